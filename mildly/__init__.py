@@ -1,0 +1,47 @@
+"""Mildly: offline reinforcement learning that people can use, built around Mildly Conservative Q-learning.
+
+    import mildly
+
+    run = mildly.train("mcq", "pendulum-mixed", preset="small", steps=20_000)
+    policy = mildly.load_policy(run.path)
+    action = policy.act(observation)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mildly.algorithms import ALGORITHMS as ALGORITHMS
+    from mildly.data.dataset import Dataset as Dataset
+    from mildly.data.registry import load_dataset as load_dataset
+    from mildly.errors import MildlyError as MildlyError
+    from mildly.evaluation.evaluate import evaluate as evaluate
+    from mildly.policy import Policy as Policy
+    from mildly.policy import load_policy as load_policy
+    from mildly.training.loop import resume as resume
+    from mildly.training.loop import train as train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ALGORITHMS": "mildly.algorithms",
+    "Dataset": "mildly.data.dataset",
+    "MildlyError": "mildly.errors",
+    "Policy": "mildly.policy",
+    "evaluate": "mildly.evaluation.evaluate",
+    "load_dataset": "mildly.data.registry",
+    "load_policy": "mildly.policy",
+    "resume": "mildly.training.loop",
+    "train": "mildly.training.loop",
+}
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import mildly` and `mildly --help` are quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mildly' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,20 @@
+"""The registry of algorithms: one line each."""
+
+from mildly.algorithms.base import Algorithm
+from mildly.algorithms.bc import BC
+from mildly.algorithms.mcq import MCQ
+from mildly.algorithms.sac import SAC
+from mildly.errors import unknown_name
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "bc": BC,
+    "mcq": MCQ,
+    "sac": SAC,
+}
+
+
+def algorithm_named(name: str) -> type[Algorithm]:
+    """The class of an algorithm, or an error that lists those there are."""
+    if name not in ALGORITHMS:
+        raise unknown_name("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]

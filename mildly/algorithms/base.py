@@ -1,0 +1,165 @@
+"""The contract that every algorithm fulfils. Adding one is one file and one line in the registry.
+
+An algorithm is a class with a frozen dataclass `Config`, `update(batch)` (one gradient step) and `policy()`.
+Whatever it keeps as attributes (networks, optimisers, tensors, generators) is part of its state: `state_dict`
+finds it there, so that a checkpoint can never forget a piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from mildly.data.dataset import Dataset, Meta
+from mildly.data.normalise import Scaling
+from mildly.data.replay import Batch
+from mildly.errors import MildlyError
+from mildly.policy import Policy
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What all algorithms have in common."""
+
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    normalise_observations: bool = False
+    """Scale observations to zero mean and unit variance (the policy keeps the scaling)."""
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+
+
+def require(condition: bool, field: str, expected: str, value: object) -> None:
+    """Raise an error that names the field unless the condition holds."""
+    if not condition:
+        raise MildlyError(f"{field} must be {expected}, got {value}.")
+
+
+class Algorithm(ABC):
+    """An offline learner. Subclasses build their networks in `build` and learn in `update`."""
+
+    Config: ClassVar[type[Any]] = Config
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    """Named sets of config fields. `paper` is the default everywhere."""
+
+    def __init__(
+        self,
+        config: Any,
+        observation_size: int,
+        action_size: int,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config = config
+        self.observation_size, self.action_size = observation_size, action_size
+        self.device = torch.device(device)
+        self.scaling: Scaling | None = None
+        self.generator = self._generator(seed, stream=0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.build(seed)
+
+    @abstractmethod
+    def build(self, seed: int) -> None:
+        """Create networks and optimisers; torch's random numbers are seeded around this call."""
+
+    @abstractmethod
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step. Returns scalars as tensors, without waiting for the device."""
+
+    @abstractmethod
+    def actor(self) -> nn.Module:
+        """The network that acts."""
+
+    @classmethod
+    def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
+        """The paper's hyperparameters for a data set, as config fields."""
+        return {}
+
+    def prepare(self, dataset: Dataset) -> None:
+        """Look at the data before training: here, the observation scaling."""
+        if self.config.normalise_observations:
+            self.scaling = Scaling.of(dataset, self.device)
+
+    def policy(self, meta: Meta | None = None) -> Policy:
+        """The learnt policy, acting in the units of the environment that `meta` describes."""
+        return Policy(
+            self.actor(),  # type: ignore[arg-type]
+            scaling=self.scaling,
+            action_low=meta.action_low if meta else None,
+            action_high=meta.action_high if meta else None,
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that changes during training, flat, as tensors: weights, optimisers, generators."""
+        state: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, nn.Module):
+                state |= {f"{name}.{key}": tensor for key, tensor in value.state_dict().items()}
+            elif isinstance(value, torch.optim.Optimizer):
+                for index, slots in value.state_dict()["state"].items():
+                    state |= {f"{name}.{index}.{slot}": torch.as_tensor(tensor) for slot, tensor in slots.items()}
+            elif isinstance(value, torch.Generator):
+                state[name] = value.get_state()
+            elif isinstance(value, Tensor):
+                state[name] = value.detach()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave, so exactly that training goes on as if never interrupted."""
+        for name, value in vars(self).items():
+            own = {key.removeprefix(f"{name}."): t for key, t in state.items() if key.startswith(f"{name}.")}
+            if isinstance(value, nn.Module):
+                value.load_state_dict(own)
+            elif isinstance(value, torch.optim.Optimizer):
+                slots: dict[int, dict[str, Tensor]] = {}
+                for key, tensor in own.items():
+                    index, slot = key.split(".", 1)
+                    slots.setdefault(int(index), {})[slot] = tensor
+                value.load_state_dict({"state": slots, "param_groups": value.state_dict()["param_groups"]})
+            elif isinstance(value, torch.Generator):
+                value.set_state(state[name].cpu())
+            elif isinstance(value, Tensor):
+                with torch.no_grad():
+                    value.copy_(state[name])
+
+    def adam(self, *modules: nn.Module | Tensor, lr: float) -> torch.optim.Adam:
+        """Adam, fused into one kernel, over the parameters of modules or over single tensors."""
+        parameters = [p for m in modules for p in (m.parameters() if isinstance(m, nn.Module) else (m,))]
+        return torch.optim.Adam(parameters, lr=lr, fused=True)
+
+    def _generator(self, seed: int, stream: int) -> torch.Generator:
+        """Independent streams of random numbers from one seed."""
+        return torch.Generator(device=self.device).manual_seed(seed * 1_000_003 + stream)
+
+
+def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    """One step of an optimiser down a loss."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+
+
+def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: Mapping[str, Any]) -> Any:
+    """A config from a preset, the paper's values for the data set, and the user's own fields, the last winning."""
+    if preset not in algorithm.PRESETS:
+        from mildly.errors import unknown_name
+
+        raise unknown_name("preset", preset, algorithm.PRESETS)
+    known = {field.name for field in dataclasses.fields(algorithm.Config)}
+    for name in fields:
+        if name not in known:
+            from mildly.errors import unknown_name
+
+            raise unknown_name("hyperparameter", name, known)
+    return algorithm.Config(**{**algorithm.PRESETS[preset], **algorithm.for_dataset(dataset, preset), **fields})

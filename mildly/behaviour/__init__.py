@@ -1,0 +1,1 @@
+"""Models of the policy that made the data, mu_hat(.|s)."""

@@ -1,0 +1,1 @@
+"""Logged transitions: one schema, readers for what people have, minibatches for training."""

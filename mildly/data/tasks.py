@@ -1,0 +1,42 @@
+"""What is known of the benchmark tasks: environment, reference returns, horizon, and the paper's 27 data sets."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+_KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
+
+PAPER_DATASETS: tuple[str, ...] = (
+    *(f"{robot}-{kind}-v2" for robot in ("halfcheetah", "hopper", "walker2d") for kind in _KINDS),
+    *(f"maze2d-{maze}-v1" for maze in ("umaze", "umaze-dense", "medium", "medium-dense")),
+    *(f"{task}-{kind}-v0" for task in ("pen", "door", "relocate", "hammer") for kind in ("human", "cloned")),
+)
+"""The data sets of the paper's tables."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One environment of the benchmark."""
+
+    prefix: str
+    reference_min: float
+    reference_max: float
+    horizon: int
+    env_id: str | None = None
+    terminates: bool = True
+
+
+@cache
+def tasks() -> tuple[Task, ...]:
+    """All known tasks."""
+    table = tomllib.loads((files("mildly.data") / "tasks.toml").read_text())
+    return tuple(Task(**row) for row in table["task"])
+
+
+def task_of(dataset: str) -> Task | None:
+    """The task a data set belongs to, by its name; None if it is not one of the benchmark's."""
+    matching = [task for task in tasks() if f"{dataset}-".startswith(f"{task.prefix}-")]
+    return max(matching, key=lambda task: len(task.prefix), default=None)

@@ -1,0 +1,18 @@
+"""The one exception that speaks to users: what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MildlyError(Exception):
+    """A mistake the user can mend. The command prints its text alone and exits with code 2."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> MildlyError:
+    """An error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return MildlyError(f"unknown {kind} '{name}'.{hint} Known: {', '.join(names)}.")

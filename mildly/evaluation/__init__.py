@@ -1,0 +1,1 @@
+"""How good is a policy: episodes in a real environment, and scores."""

@@ -1,0 +1,40 @@
+"""Making gymnasium environments quietly: no warnings about versions, no MUJOCO_LOG.TXT in the user's folder."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+
+from mildly.errors import MildlyError
+
+
+def make_env(env_id: str) -> gym.Env[Any, Any]:
+    """One environment with Box observations and actions, or an error that says what is missing."""
+    _silence_mujoco()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = gym.make(env_id)
+    except gym.error.Error as error:
+        raise MildlyError(f"environment '{env_id}' cannot be made: {error}") from error
+    except ImportError as error:
+        raise MildlyError(f"environment '{env_id}' needs a package that is not installed: {error}") from error
+    for kind, space in (("observation", env.observation_space), ("action", env.action_space)):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise MildlyError(f"environment '{env_id}': its {kind} space is {space}; a flat Box is needed.")
+    return env
+
+
+def _silence_mujoco() -> None:
+    """MuJoCo's warnings (an unstable simulation, say) go nowhere; its default handler writes a file."""
+    try:
+        import mujoco
+    except ImportError:
+        return
+    mujoco.set_mju_user_warning(_ignore)
+
+
+def _ignore(message: object) -> None:
+    """Take a warning and do nothing."""

@@ -1,0 +1,37 @@
+"""Evaluate a trained run's policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from mildly.data.dataset import Meta
+from mildly.evaluation.rollout import Evaluation, rollout
+from mildly.policy import load_policy
+from mildly.training.run import Run
+
+
+def evaluate(
+    run: str | os.PathLike[str] | Run,
+    *,
+    env: str | None = None,
+    episodes: int = 10,
+    seed: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Run a trained policy for whole episodes with deterministic actions.
+
+    Args:
+        run: a run's folder, or a `policy` folder on its own (then `env` is needed).
+        env: another environment than the data set's.
+        episodes: how many.
+        seed: episode i starts from environment seed `seed + 100 + i`; by default the run's own seed.
+        progress: called with the number of episodes ended so far.
+    """
+    path = run.path if isinstance(run, Run) else os.fspath(run)
+    policy = load_policy(path)
+    meta = Meta(name=os.path.basename(os.path.normpath(path)))
+    if os.path.exists(os.path.join(path, "run.json")):
+        plan = Run.open(path).plan()
+        meta, seed = plan.data, plan.seed if seed is None else seed
+    return rollout(policy, meta, env_id=env, episodes=episodes, seed=seed or 0, progress=progress)

@@ -1,0 +1,106 @@
+"""Episodes of a policy in a real environment, stepped side by side so that the network runs once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from mildly.data.dataset import Array, Meta, normalised_score
+from mildly.errors import MildlyError
+from mildly.evaluation.environments import make_env
+
+SEED_OFFSET = 100
+"""Evaluation episode i of a run with seed s starts from environment seed s + 100 + i, always."""
+
+
+class Actor(Protocol):
+    """Anything that maps a batch of observations to a batch of actions, in the environment's units."""
+
+    def act(self, observations: Array) -> Array:
+        """Actions (n, a) for observations (n, o)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out of some episodes: every return, not only the mean."""
+
+    env_id: str
+    seeds: list[int]
+    returns: list[float]
+    lengths: list[int]
+    scores: list[float] | None
+    """Normalised returns (0 a random policy, 100 an expert); None where the task has no reference."""
+
+    @property
+    def mean_return(self) -> float:
+        """Mean over episodes."""
+        return float(np.mean(self.returns))
+
+    @property
+    def score(self) -> float | None:
+        """Mean normalised score over episodes."""
+        return None if self.scores is None else float(np.mean(self.scores))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, with the means, for a line of JSON."""
+        return {**asdict(self), "mean_return": self.mean_return, "score": self.score}
+
+
+def rollout(
+    policy: Actor,
+    meta: Meta,
+    *,
+    env_id: str | None = None,
+    episodes: int = 10,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Run whole episodes. Equal seeds give equal episodes.
+
+    Args:
+        policy: acts deterministically.
+        meta: of the data set the policy was trained on: environment and reference returns.
+        env_id: another environment than the data set's.
+        episodes: how many.
+        seed: the run's seed; episode i starts from seed + 100 + i.
+        progress: called with the number of episodes ended so far.
+    """
+    name = env_id or meta.env_id
+    if name is None:
+        raise MildlyError(f"data set '{meta.name}' names no environment; give one with --env.")
+    if episodes < 1:
+        raise MildlyError(f"episodes must be at least 1, got {episodes}.")
+    seeds = [seed + SEED_OFFSET + i for i in range(episodes)]
+    envs = [make_env(name) for _ in seeds]
+    try:
+        observations = np.stack(
+            [env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]
+        ).astype(np.float32)
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
+        running = list(range(episodes))
+        while running:
+            actions = policy.act(observations[running])
+            ended = []
+            for i, action in zip(running, actions, strict=True):
+                observation, reward, terminated, truncated, _ = envs[i].step(action)
+                observations[i] = observation
+                returns[i] += float(reward)
+                lengths[i] += 1
+                if terminated or truncated:
+                    ended.append(i)
+            if ended:
+                running = [i for i in running if i not in ended]
+                if progress is not None:
+                    progress(episodes - len(running))
+    finally:
+        for env in envs:
+            env.close()
+    same_task = env_id is None or env_id == meta.env_id
+    scores = normalised_score(returns, meta) if same_task else None
+    return Evaluation(
+        name, seeds, returns.tolist(), lengths.tolist(), None if scores is None else scores.tolist()
+    )

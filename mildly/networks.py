@@ -1,0 +1,153 @@
+"""The networks: a plain MLP, an ensemble of critics evaluated as one, and the tanh-Gaussian actor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+def mlp(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers of the given sizes with ReLU between them; the last layer is linear."""
+    layers: list[nn.Module] = []
+    for i, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        if i:
+            layers.append(nn.ReLU(inplace=True))
+        layers.append(nn.Linear(inputs, outputs))
+    return nn.Sequential(*layers)
+
+
+def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers from an explicit generator, so that runs can be repeated to the bit."""
+    return torch.randn(tuple(shape), generator=generator, device=like.device, dtype=like.dtype)
+
+
+class Critics(nn.Module):
+    """An ensemble of Q-functions Q_1 ... Q_K, whose weights are stacked so that one product serves them all.
+
+    Called with states (S, o) and actions (S, a) it gives values (K, S); with n actions a state, (S, n, a), it
+    gives (K, S, n). Actions with a further leading dimension of K are one set for each critic.
+    """
+
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], ensemble: int = 2) -> None:
+        super().__init__()
+        sizes = (observation_size + action_size, *hidden, 1)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+            bound = 1 / math.sqrt(inputs)  # nn.Linear's own initial distribution, for each member
+            self.weights.append(nn.Parameter(torch.empty(ensemble, inputs, outputs).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.empty(ensemble, 1, outputs).uniform_(-bound, bound)))
+
+    @property
+    def ensemble(self) -> int:
+        """K, the number of critics."""
+        return int(self.weights[0].shape[0])
+
+    def forward(self, states: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
+        """Values of every critic. With `freeze` gradients reach the actions but not the weights."""
+        many = actions.ndim > 2
+        if many:
+            states = states.unsqueeze(-2).expand(*actions.shape[:-1], states.shape[-1])
+        x = torch.cat([states, actions], dim=-1)
+        if actions.ndim < 4:
+            x = x.expand(self.ensemble, *x.shape)
+        x = x.reshape(self.ensemble, -1, x.shape[-1])  # (critics, states * n, o + a)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if freeze:
+                weight, bias = weight.detach(), bias.detach()
+            x = torch.baddbmm(bias, x, weight)
+            if i < last:
+                x = x.relu_()
+        shape = actions.shape[-3:-1] if many else actions.shape[:1]
+        return x.view(self.ensemble, *shape)
+
+
+def polyak_update(targets: nn.Module, online: nn.Module, tau: float) -> None:
+    """targets <- tau * online + (1 - tau) * targets, in one fused call."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(targets.parameters()), list(online.parameters()), tau)
+
+
+class Draw(NamedTuple):
+    """Actions drawn from a policy with their log-probabilities."""
+
+    actions: Tensor
+    log_prob: Tensor
+
+
+class TanhGaussian(NamedTuple):
+    """The distribution of tanh(z), z ~ N(mean, exp(log_std)^2), independently in each dimension."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def draw(self, generator: torch.Generator | None) -> Draw:
+        """One action a state, differentiable in the parameters, with its log-probability."""
+        noise = normal(self.mean.shape, self.mean, generator)
+        z = self.mean + self.log_std.exp() * noise
+        return Draw(torch.tanh(z), self._log_prob(z, noise))
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """N actions a state, (batch, n, action), without gradients."""
+        with torch.no_grad():
+            noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
+            return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise).tanh_()
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at 1e-6, so that +-1 is finite."""
+        z = 0.5 * (torch.log((1 + actions).clamp_min(1e-6)) - torch.log((1 - actions).clamp_min(1e-6)))
+        return self._log_prob(z, (z - self.mean) * torch.exp(-self.log_std))
+
+    def _log_prob(self, z: Tensor, noise: Tensor) -> Tensor:
+        """Sum over dimensions of log N(z) - log(1 - tanh(z)^2 + 1e-6).
+
+        1 - tanh(z)^2 is computed as 4 e / (1 + e)^2 with e = exp(-2|z|), which keeps its digits where
+        tanh(z) rounds to one.
+        """
+        e = torch.exp(-2 * z.abs())
+        squash = torch.log(4 * e / (1 + e).square() + 1e-6)
+        return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI - squash).sum(-1)
+
+
+class TanhGaussianActor(nn.Module):
+    """pi(.|s): a network gives mean and log standard deviation of a Gaussian, squashed into [-1, 1] by tanh."""
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        super().__init__()
+        self.spec: dict[str, Any] = {
+            "observation_size": observation_size,
+            "action_size": action_size,
+            "hidden": list(hidden),
+            "log_std_min": log_std_min,
+            "log_std_max": log_std_max,
+        }
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.net = mlp((observation_size, *hidden, 2 * action_size))
+
+    def forward(self, states: Tensor) -> TanhGaussian:
+        """The action distribution in each state."""
+        mean, log_std = self.net(states).chunk(2, dim=-1)
+        return TanhGaussian(mean, log_std.clamp(self.log_std_min, self.log_std_max))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: tanh(mean), or a draw."""
+        distribution = self(states)
+        return torch.tanh(distribution.mean) if deterministic else distribution.sample(1, generator)[:, 0]
+
+
+ACTORS: dict[str, type[TanhGaussianActor]] = {"tanh-gaussian": TanhGaussianActor}
+"""The kinds of actor a saved policy can hold."""

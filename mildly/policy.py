@@ -1,0 +1,116 @@
+"""Policy: what training is for. Self-contained, in the environment's own units, saved as JSON and safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from mildly.data.dataset import Array
+from mildly.data.normalise import Scaling
+from mildly.errors import MildlyError
+from mildly.networks import ACTORS, TanhGaussianActor
+
+FORMAT = 1
+DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A trained actor with everything needed to act: observation scaling and the action bounds inside."""
+
+    actor: TanhGaussianActor
+    kind: str = "tanh-gaussian"
+    scaling: Scaling | None = None
+    action_low: tuple[float, ...] | None = None
+    action_high: tuple[float, ...] | None = None
+
+    @property
+    def observation_size(self) -> int:
+        """How many numbers an observation must have."""
+        return int(self.actor.spec["observation_size"])
+
+    @torch.inference_mode()
+    def act(
+        self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None
+    ) -> Array:
+        """Actions in the environment's units, for one observation (o,) or a batch (n, o).
+
+        Args:
+            observations: as the environment gives them.
+            deterministic: the policy's mean action; otherwise a draw from it.
+            generator: source of the draws, for repeatable ones.
+        """
+        given = np.asarray(observations, dtype=np.float32)
+        if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
+            raise MildlyError(
+                f"observations have shape {given.shape}; this policy takes ({self.observation_size},) "
+                f"or (n, {self.observation_size})."
+            )
+        if not np.isfinite(given).all():
+            raise MildlyError("observations hold NaN or infinite values; a policy cannot act on them.")
+        device = next(self.actor.parameters()).device
+        states = torch.from_numpy(np.atleast_2d(given)).to(device)
+        if self.scaling is not None:
+            states = self.scaling.apply(states)
+        actions: Array = self.actor.act(states, deterministic, generator).cpu().numpy()
+        if self.action_low is not None and self.action_high is not None:
+            low, high = np.float32(self.action_low), np.float32(self.action_high)
+            actions = low + (actions + 1) * (high - low) / 2
+        return actions[0] if given.ndim == 1 else actions
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `policy.json` and `weights.safetensors`; each file is replaced whole."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        description: dict[str, Any] = {
+            "format": FORMAT,
+            "actor": self.kind,
+            "spec": self.actor.spec,
+            "action_low": self.action_low,
+            "action_high": self.action_high,
+            "observation_mean": self.scaling.mean.tolist() if self.scaling else None,
+            "observation_std": self.scaling.std.tolist() if self.scaling else None,
+        }
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
+        save_file(weights, folder / f"{WEIGHTS}.tmp")
+        (folder / f"{DESCRIPTION}.tmp").write_text(json.dumps(description, indent=2) + "\n")
+        for name in (WEIGHTS, DESCRIPTION):
+            os.replace(folder / f"{name}.tmp", folder / name)
+        return folder
+
+
+def load_policy(folder: str | os.PathLike[str]) -> Policy:
+    """Load a policy from a run's folder or from a `policy` folder. Reads plain data only: nothing in it can run code."""
+    folder = Path(folder)
+    if (folder / "policy" / DESCRIPTION).is_file():
+        folder = folder / "policy"
+    path = folder / DESCRIPTION
+    try:
+        description = json.loads(path.read_text())
+        if description["format"] != FORMAT:
+            raise MildlyError(f"{path}: format {description['format']}; this version of mildly reads {FORMAT}.")
+        actor = ACTORS[description["actor"]](**description["spec"])
+        actor.load_state_dict(load_file(folder / WEIGHTS))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MildlyError(
+            f"{folder}: no policy here (needs {DESCRIPTION} and {WEIGHTS}). Give the folder of a training run."
+        ) from error
+    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
+    mean, std = description["observation_mean"], description["observation_std"]
+    low, high = description["action_low"], description["action_high"]
+    return Policy(
+        actor.eval().requires_grad_(False),
+        kind=description["actor"],
+        scaling=Scaling(torch.tensor(mean), torch.tensor(std)) if mean is not None else None,
+        action_low=tuple(low) if low is not None else None,
+        action_high=tuple(high) if high is not None else None,
+    )

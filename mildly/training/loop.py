@@ -1,0 +1,331 @@
+"""The training loop, one for all algorithms: batch, update, log, evaluate, checkpoint; resumable to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mildly.algorithms import algorithm_named
+from mildly.algorithms.base import Algorithm, Metrics, make_config
+from mildly.data.dataset import Dataset
+from mildly.data.registry import load_dataset
+from mildly.data.replay import Replay
+from mildly.errors import MildlyError
+from mildly.evaluation.environments import make_env
+from mildly.evaluation.rollout import rollout
+from mildly.training import checkpoint
+from mildly.training.progress import TrainingProgress
+from mildly.training.run import Plan, Run
+
+
+class Diverged(MildlyError):
+    """A loss became NaN or infinite."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop (Ctrl-C, SIGTERM) and has written a checkpoint."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def train(
+    algorithm: str,
+    dataset: str | os.PathLike[str] | Dataset,
+    *,
+    preset: str = "paper",
+    steps: int = 1_000_000,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    eval_every: int = 5_000,
+    episodes: int = 10,
+    env: str | None = None,
+    log_every: int = 200,
+    checkpoint_every: int = 1_000,
+    device: str = "auto",
+    threads: int | None = None,
+    **fields: Any,
+) -> Run:
+    """Train a policy on logged data; returns the run, whose folder holds everything.
+
+    Args:
+        algorithm: `mcq`, `sac` or `bc`.
+        dataset: a name, a path or a Dataset (a Dataset itself cannot be found again by `resume` from another process
+            unless it was saved: give its folder then).
+        preset: a named set of hyperparameters.
+        steps: gradient steps.
+        seed: same seed, same bits.
+        out: the run's folder; by default a new one under `runs/`.
+        eval_every: gradient steps between evaluations; 0 for none.
+        episodes: episodes of an evaluation.
+        env: environment to evaluate in, if not the data set's own.
+        log_every: gradient steps between lines of metrics, which are means over those steps.
+        checkpoint_every: gradient steps between checkpoints.
+        device: `auto`, `cpu`, `cuda`, ...
+        threads: CPU threads; all by default. Recorded, since results depend on it to the bit.
+        fields: any field of the algorithm's Config.
+    """
+    kind = algorithm_named(algorithm)
+    for name, value, least in (
+        ("steps", steps, 1),
+        ("eval_every", eval_every, 0),
+        ("episodes", episodes, 1),
+        ("log_every", log_every, 1),
+        ("checkpoint_every", checkpoint_every, 1),
+    ):
+        if value < least:
+            raise MildlyError(f"{name} must be at least {least}, got {value}.")
+    data = load_dataset(dataset)
+    config = make_config(kind, preset, data.meta.name, fields)
+    env = env or data.meta.env_id
+    if env is not None:
+        _check_environment(env, data)
+    plan = Plan(
+        algorithm=algorithm,
+        preset=preset,
+        config=dataclasses.asdict(config),
+        dataset=_reference(dataset),
+        data=data.meta,
+        steps=steps,
+        seed=seed,
+        eval_every=eval_every,
+        episodes=episodes,
+        env=env,
+        log_every=log_every,
+        checkpoint_every=checkpoint_every,
+        device=_device(device),
+        threads=threads or torch.get_num_threads(),
+    )
+    name = f"{algorithm}-{data.meta.name}-s{seed}"
+    run = Run.create(Path(out) if out is not None else _free_folder(Path("runs") / name), plan)
+    return _Training(run, plan, data).go()
+
+
+def resume(path: str | os.PathLike[str], *, steps: int | None = None, dataset: Dataset | None = None) -> Run:
+    """Go on with a run from its last checkpoint, as if it had never been interrupted.
+
+    Args:
+        path: the run's folder.
+        steps: a new total of gradient steps, to prolong a run.
+        dataset: the data, where `run.json` does not say where to find it.
+    """
+    run = Run.open(path)
+    plan = run.plan()
+    if steps is not None and steps != plan.steps:
+        plan = dataclasses.replace(plan, steps=steps)
+    data = dataset or load_dataset(plan.dataset)
+    if data.meta.fingerprint != plan.data.fingerprint:
+        raise MildlyError(
+            f"{path}: the data set '{plan.dataset}' is not the one this run was started on (its content differs)."
+        )
+    training = _Training(run, plan, data)
+    training.restore()
+    if plan != run.plan():
+        run.write_plan(plan)
+    return training.go()
+
+
+class _Training:
+    """A run in memory: the algorithm, its data and where it stands."""
+
+    def __init__(self, run: Run, plan: Plan, data: Dataset) -> None:
+        self.run, self.plan, self.data = run, plan, data
+        torch.set_num_threads(plan.threads)
+        device = torch.device(plan.device)
+        kind = algorithm_named(plan.algorithm)
+        config = kind.Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in plan.config.items()})
+        self.algorithm: Algorithm = kind(
+            config, data.observation_size, data.action_size, seed=plan.seed, device=device
+        )
+        self.algorithm.prepare(data)
+        self.replay = Replay(data, device, self.algorithm.scaling)
+        self.sampler = torch.Generator(device=device).manual_seed(plan.seed)
+        self.step = 0
+        self.sums: Metrics = {}
+        """Sums of the metrics since the last line of the log."""
+        self.seconds: Counter[str] = Counter()
+
+    def go(self) -> Run:
+        """Train to the end, or to a signal."""
+        plan = self.plan
+        title = f"{plan.algorithm} on {plan.data.name}"
+        with _signals() as stop, TrainingProgress(title, plan.steps, self.step) as progress:
+            if plan.env is None and plan.eval_every:
+                progress.say(f"'{plan.data.name}' names no environment: training without evaluation.")
+            while self.step < plan.steps:
+                self._one_step()
+                last = self.step == plan.steps
+                if self.step % plan.log_every == 0 or last:
+                    self._log(progress)
+                if plan.env and plan.eval_every and (self.step % plan.eval_every == 0 or last):
+                    self._evaluate(progress)
+                if self.step % plan.checkpoint_every == 0 or last or stop:
+                    self._save()
+                if stop and not last:
+                    raise Stopped(
+                        f"stopped at step {self.step} of {plan.steps}; a checkpoint is written. "
+                        f"Resume with: mildly train --resume {self.run.path}",
+                        stop[0],
+                    )
+        return self.run
+
+    def _one_step(self) -> None:
+        with self._timed("data"):
+            batch = self.replay.sample(self.algorithm.config.batch_size, self.sampler)
+        with self._timed("update"):
+            metrics = self.algorithm.update(batch)
+        with self._timed("bookkeeping"):
+            if self.sums:
+                torch._foreach_add_(list(self.sums.values()), list(metrics.values()))
+            else:
+                self.sums = {name: value.clone() for name, value in metrics.items()}
+            self.step += 1
+
+    def _log(self, progress: TrainingProgress) -> None:
+        """Means since the last line. The one place where the device is waited for."""
+        with self._timed("bookkeeping"):
+            since = (self.step - 1) % self.plan.log_every + 1
+            sums = torch.stack(list(self.sums.values())).tolist()
+            means = {name: value / since for name, value in zip(self.sums, sums, strict=True)}
+            self.sums = {}
+            self._check_finite(means)
+            self.run.append("metrics.jsonl", {"step": self.step, **means})
+            progress.metrics(self.step, means)
+
+    def _check_finite(self, values: dict[str, float]) -> None:
+        """A sum over steps shows a NaN or infinity of any of them."""
+        bad = [name for name, value in values.items() if not -float("inf") < value < float("inf")]
+        if bad:
+            kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
+            raise Diverged(
+                f"training diverged: {', '.join(bad)} not finite between steps "
+                f"{self.step - self.plan.log_every + 1} and {self.step}. {kept or 'No checkpoint was written yet'}. "
+                "Lower the learning rates, or check the data's rewards for outliers."
+            )
+
+    def _evaluate(self, progress: TrainingProgress) -> None:
+        with self._timed("evaluation"):
+            plan = self.plan
+            policy = self.algorithm.policy(plan.data)
+            result = rollout(policy, plan.data, env_id=plan.env, episodes=plan.episodes, seed=plan.seed)
+            self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
+            progress.evaluated(self.step, result.score, result.mean_return)
+
+    def _save(self) -> None:
+        """The policy, then the checkpoint. Between two lines of the log the sums are part of the state."""
+        with self._timed("checkpoint"):
+            if self.sums:
+                sums = torch.stack(list(self.sums.values())).tolist()
+                self._check_finite(dict(zip(self.sums, sums, strict=True)))
+            state = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
+            state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
+            state["sampler"] = self.sampler.get_state()
+            self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
+            facts = {"step": self.step, "metrics": list(self.sums), "seconds": dict(self.seconds)}
+            checkpoint.save(self.run.checkpoint, state, facts)
+
+    def restore(self) -> None:
+        """Go to where the last checkpoint stands; a run without one starts over."""
+        if self.run.checkpoint.exists():
+            tensors, facts = checkpoint.load(self.run.checkpoint)
+            if facts["step"] > self.plan.steps:
+                raise MildlyError(
+                    f"{self.run.path}: stands at step {facts['step']}, beyond the {self.plan.steps} steps asked for."
+                )
+            try:
+                self.algorithm.load_state_dict(_below("algorithm.", tensors))
+                self.sampler.set_state(tensors["sampler"])
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise MildlyError(
+                    f"{self.run.checkpoint}: does not fit the run's config ({error})."
+                ) from error
+            sums = _below("sums.", tensors)
+            self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
+            self.step = facts["step"]
+            self.seconds.update(facts["seconds"])
+        self.run.rewind(self.step)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - start
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects Ctrl-C and SIGTERM instead of dying, so that the loop can end cleanly; a second Ctrl-C dies."""
+    received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_environment(env_id: str, data: Dataset) -> None:
+    """The environment exists and fits the data, known before anything is written."""
+    env = make_env(env_id)
+    observation, action = env.observation_space.shape, env.action_space.shape
+    env.close()
+    if observation != (data.observation_size,) or action != (data.action_size,):
+        raise MildlyError(
+            f"environment '{env_id}' has observations {observation} and actions {action}, but the data set "
+            f"'{data.meta.name}' has ({data.observation_size},) and ({data.action_size},)."
+        )
+
+
+def _reference(dataset: str | os.PathLike[str] | Dataset) -> str:
+    """How `resume` finds the data again: a name as it is, a path made absolute."""
+    if isinstance(dataset, Dataset):
+        return dataset.meta.name
+    name = os.fspath(dataset)
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
+def _free_folder(path: Path) -> Path:
+    """The path itself, or with the next free number behind it."""
+    path = path.with_name(re.sub(r"[^\w.+-]", "_", path.name))
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).split("\n")[0]
+        raise MildlyError(f"device '{name}' cannot be used here: {first}") from error
+    return name

@@ -1,0 +1,79 @@
+"""Progress: a live bar on a terminal, plain lines elsewhere (a log file, a pipe)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_PLAIN_SECONDS = 15.0
+_SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
+
+
+class TrainingProgress:
+    """Shows step, speed, time left, last score and losses."""
+
+    def __init__(self, title: str, steps: int, start: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.title, self.steps = title, steps
+        self.score = ""
+        self.details = ""
+        self.first, self.began = start, time.monotonic()
+        self.last_line = 0.0
+        self.bar: Progress | None = None
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[speed]}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[details]}"),
+                console=self.console,
+            )
+            self.task = self.bar.add_task(title, total=steps, completed=start, speed="", details="")
+
+    def __enter__(self) -> TrainingProgress:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """New losses at a step."""
+        self.details = "  ".join(f"{name} {values[name]:.4g}" for name in _SHOWN if name in values)
+        self._show(step)
+
+    def evaluated(self, step: int, score: float | None, mean_return: float) -> None:
+        """A new evaluation."""
+        self.score = f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
+        self._show(step, force=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _show(self, step: int, force: bool = False) -> None:
+        elapsed = time.monotonic() - self.began
+        speed = (step - self.first) / max(elapsed, 1e-9)
+        details = "  ".join(part for part in (self.score, self.details) if part)
+        if self.bar:
+            self.bar.update(self.task, completed=step, speed=f"{speed:.1f} steps/s", details=details)
+        elif force or step == self.steps or time.monotonic() - self.last_line > _PLAIN_SECONDS:
+            self.last_line = time.monotonic()
+            left = (self.steps - step) / max(speed, 1e-9)
+            self.say(f"{self.title}  {step}/{self.steps}  {speed:.1f} steps/s  {_clock(left)} left  {details}")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
