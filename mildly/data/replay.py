@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mildly.data.dataset import FIELDS, Dataset
+from mildly.data.dataset import Dataset
 from mildly.data.normalise import Scaling
 
 
@@ -22,19 +23,37 @@ class Batch(NamedTuple):
 
 
 class Replay:
-    """Uniform draws with replacement from a data set.
+    """Uniform draws with replacement from transitions held as tensors, one a column of the schema.
 
     On a CPU the data stay where they are, in memory or in a mapped file, and each batch gathers its rows; on
     another device they are copied there once.
     """
 
-    def __init__(self, dataset: Dataset, device: torch.device, scaling: Scaling | None = None) -> None:
-        self.columns = {
-            name: torch.from_numpy(getattr(dataset, name)).to(device) for name in FIELDS if name != "truncated"
-        }
-        self.size = len(dataset)
-        self.device = device
+    def __init__(self, columns: Mapping[str, Tensor], size: int, scaling: Scaling | None = None) -> None:
+        self.columns = dict(columns)
+        self.size = size
         self.scaling = scaling
+        self.device = self.columns["rewards"].device
+
+    @classmethod
+    def of(cls, dataset: Dataset, device: torch.device, scaling: Scaling | None = None) -> Replay:
+        """All transitions of a data set."""
+        columns = {name: torch.from_numpy(getattr(dataset, name)).to(device) for name in Batch._fields}
+        return cls(columns, len(dataset), scaling)
+
+    @classmethod
+    def empty(cls, capacity: int, observation_size: int, action_size: int, device: torch.device) -> Replay:
+        """Room for transitions that are still to come, added one by one with `add`."""
+        widths = {"observations": (observation_size,), "next_observations": (observation_size,)}
+        widths |= {"actions": (action_size,)}
+        columns = {name: torch.zeros((capacity, *widths.get(name, ())), device=device) for name in Batch._fields}
+        return cls(columns, 0)
+
+    def add(self, transition: Mapping[str, Any]) -> None:
+        """Append one transition."""
+        for name, column in self.columns.items():
+            column[self.size] = torch.as_tensor(transition[name])
+        self.size += 1
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         """`batch_size` transitions, drawn uniformly."""

@@ -6,6 +6,8 @@ import warnings
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 
 from mildly.errors import MildlyError
 
@@ -38,3 +40,10 @@ def _silence_mujoco() -> None:
 
 def _ignore(message: object) -> None:
     """Take a warning and do nothing."""
+
+
+def action_bounds(env: gym.Env[Any, Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The environment's own lower and upper action bounds."""
+    space = env.action_space
+    assert isinstance(space, gym.spaces.Box)
+    return space.low.astype(np.float32), space.high.astype(np.float32)

@@ -151,7 +151,7 @@ class _Training:
             config, data.observation_size, data.action_size, seed=plan.seed, device=device
         )
         self.algorithm.prepare(data)
-        self.replay = Replay(data, device, self.algorithm.scaling)
+        self.replay = Replay.of(data, device, self.algorithm.scaling)
         self.sampler = torch.Generator(device=device).manual_seed(plan.seed)
         self.step = 0
         self.sums: Metrics = {}

@@ -1,0 +1,157 @@
+"""How the built-in data sets were made, with this project's own SAC. Run again: equal bits on an equal machine.
+
+    python recipes/builtin_sets.py pendulum-mixed OUT
+    python recipes/builtin_sets.py hopper-mixed OUT
+
+A mixed set has three parts, as a real log has good days and bad ones: uniformly random actions, part of the
+experience of a SAC agent while it learns, and the behaviour (with noise) of that agent when its return reaches a
+medium level. Imitating all of it is poor; picking the best of each state is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mildly.algorithms.sac import SAC
+from mildly.algorithms.sac import Config as SACConfig
+from mildly.data.collect import ActFunction, collect, concatenate, uniform
+from mildly.data.dataset import Array, Dataset, Meta
+from mildly.data.tasks import task_of
+from mildly.evaluation.environments import action_bounds, make_env
+from mildly.policy import Policy
+from mildly.training.online import OnlineRun, train_online
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What goes into a set."""
+
+    env_id: str
+    sac: SACConfig
+    random_steps: int
+    medium_return: float
+    max_steps: int
+    expert_steps: int
+    """Further steps, to know the expert's return where the task has no reference returns; 0 for none."""
+    part: int
+    """Transitions of each of the three parts."""
+    seed: int = 0
+
+
+RECIPES = {
+    "pendulum-mixed": Recipe(
+        env_id="Pendulum-v1",
+        sac=SACConfig(hidden=(128, 128), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3),
+        random_steps=1_000,
+        medium_return=-700.0,
+        max_steps=20_000,
+        expert_steps=20_000,
+        part=6_600,
+    ),
+    "hopper-mixed": Recipe(
+        env_id="Hopper-v4",
+        sac=SACConfig(hidden=(256, 256)),
+        random_steps=5_000,
+        medium_return=1_500.0,
+        max_steps=300_000,
+        expert_steps=0,
+        part=20_000,
+    ),
+}
+
+
+def make(name: str) -> Dataset:
+    """Follow a recipe."""
+    recipe = RECIPES[name]
+    env = make_env(recipe.env_id)
+    low, high = action_bounds(env)
+    scaled = bool((low != -1).any() or (high != 1).any())
+    env.close()
+    task = task_of(name)
+    meta = Meta(
+        name=name,
+        env_id=recipe.env_id,
+        action_low=tuple(low.tolist()) if scaled else None,
+        action_high=tuple(high.tolist()) if scaled else None,
+        reference_min=task.reference_min if task else None,
+        reference_max=task.reference_max if task else None,
+    )
+    medium = learn(recipe, meta, recipe.max_steps, recipe.medium_return)
+    random_part = collect(recipe.env_id, uniform(len(low)), recipe.part, meta, seed=recipe.seed + 1)
+    replay_part = thinned(medium.dataset(meta), recipe.part, recipe.seed + 2)
+    medium_part = collect(recipe.env_id, stochastic(medium.algorithm.policy()), recipe.part, meta, seed=recipe.seed + 3)
+    if recipe.expert_steps:
+        expert = learn(recipe, meta, recipe.expert_steps, float("inf"))
+        best = max(value for _, value in expert.evaluations)
+        worst = float(random_part.episode_returns().mean())
+        meta = replace(meta, reference_min=round(worst, 1), reference_max=round(best, 1))
+    step, value = medium.evaluations[-1]
+    source = (
+        f"recipes/builtin_sets.py: {len(random_part)} random steps; {len(replay_part)} steps from the first {step} of "
+        f"a SAC agent's learning; {len(medium_part)} steps of that agent with noise, whose deterministic return is {value:.0f}"
+    )
+    return concatenate([random_part, replay_part, medium_part], replace(meta, source=source))
+
+
+def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> OnlineRun:
+    """Train SAC online."""
+    env = make_env(recipe.env_id)
+    sizes = env.observation_space.shape, env.action_space.shape
+    env.close()
+    assert sizes[0] is not None
+    assert sizes[1] is not None
+    algorithm = SAC(recipe.sac, sizes[0][0], sizes[1][0], seed=recipe.seed)
+    return train_online(
+        algorithm,
+        meta,
+        max_steps=max_steps,
+        random_steps=recipe.random_steps,
+        stop_at=stop_at,
+        seed=recipe.seed,
+        progress=lambda step, value: print(f"  step {step}: return {value:.1f}", flush=True),
+    )
+
+
+def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
+    """Whole episodes, drawn at random, kept in order, cut to a number of rows (all of them if there are fewer)."""
+    if len(dataset) <= rows:
+        return dataset
+    episodes = dataset.episodes()
+    order = np.random.default_rng(seed).permutation(len(episodes))
+    lengths = np.array([episodes[i].stop - episodes[i].start for i in order])
+    enough = int(np.searchsorted(lengths.cumsum(), rows)) + 1
+    picked = np.concatenate([np.r_[episodes[i]] for i in sorted(order[:enough])])[:rows]
+    fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
+    return Dataset.from_arrays(*(getattr(dataset, field)[picked] for field in fields), meta=dataset.meta)
+
+
+def stochastic(policy: Policy) -> ActFunction:
+    """A policy's draws as a behaviour."""
+    generator = torch.Generator().manual_seed(0)
+
+    def act(observations: Array, rng: np.random.Generator) -> Array:
+        return policy.act(observations, deterministic=False, generator=generator)
+
+    return act
+
+
+def main() -> None:
+    """Parse, make, save, describe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=sorted(RECIPES))
+    parser.add_argument("out", type=Path, help="folder to write")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dataset = make(args.name)
+    dataset.save(args.out)
+    returns = dataset.episode_returns()
+    print(f"{args.out}: {len(dataset)} transitions, {len(returns)} episodes, mean return {returns.mean():.1f}")
+
+
+if __name__ == "__main__":
+    main()
