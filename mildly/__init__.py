@@ -1,10 +1,10 @@
 """Mildly: offline reinforcement learning that people can use, built around Mildly Conservative Q-learning.
 
-    import mildly
+import mildly
 
-    run = mildly.train("mcq", "pendulum-mixed", preset="small", steps=20_000)
-    policy = mildly.load_policy(run.path)
-    action = policy.act(observation)
+run = mildly.train("mcq", "pendulum-mixed", preset="small", steps=20_000)
+policy = mildly.load_policy(run.path)
+action = policy.act(observation)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOMES = {
     "resume": "mildly.training.loop",
     "train": "mildly.training.loop",
 }
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

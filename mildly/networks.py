@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ _LOG_2PI = math.log(2 * math.pi)
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
     """Linear layers of the given sizes with ReLU between them; the last layer is linear."""
     layers: list[nn.Module] = []
-    for i, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         if i:
             layers.append(nn.ReLU(inplace=True))
         layers.append(nn.Linear(inputs, outputs))
@@ -39,7 +40,7 @@ class Critics(nn.Module):
         sizes = (observation_size + action_size, *hidden, 1)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             bound = 1 / math.sqrt(inputs)  # nn.Linear's own initial distribution, for each member
             self.weights.append(nn.Parameter(torch.empty(ensemble, inputs, outputs).uniform_(-bound, bound)))
             self.biases.append(nn.Parameter(torch.empty(ensemble, 1, outputs).uniform_(-bound, bound)))

@@ -38,9 +38,7 @@ class Policy:
         return int(self.actor.spec["observation_size"])
 
     @torch.inference_mode()
-    def act(
-        self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None
-    ) -> Array:
+    def act(self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None) -> Array:
         """Actions in the environment's units, for one observation (o,) or a batch (n, o).
 
         Args:
@@ -62,8 +60,8 @@ class Policy:
             states = self.scaling.apply(states)
         actions: Array = self.actor.act(states, deterministic, generator).cpu().numpy()
         if self.action_low is not None and self.action_high is not None:
-            low, high = np.float32(self.action_low), np.float32(self.action_high)
-            actions = low + (actions + 1) * (high - low) / 2
+            low, high = np.asarray(self.action_low, np.float32), np.asarray(self.action_high, np.float32)
+            actions = np.clip(low + (actions + 1) * (high - low) / 2, low, high)  # rounding may pass a bound
         return actions[0] if given.ndim == 1 else actions
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -88,7 +86,7 @@ class Policy:
 
 
 def load_policy(folder: str | os.PathLike[str]) -> Policy:
-    """Load a policy from a run's folder or from a `policy` folder. Reads plain data only: nothing in it can run code."""
+    """Load a policy from a run's folder or from a `policy` folder. Nothing in the files can run code."""
     folder = Path(folder)
     if (folder / "policy" / DESCRIPTION).is_file():
         folder = folder / "policy"
@@ -99,18 +97,22 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
             raise MildlyError(f"{path}: format {description['format']}; this version of mildly reads {FORMAT}.")
         actor = ACTORS[description["actor"]](**description["spec"])
         actor.load_state_dict(load_file(folder / WEIGHTS))
+        mean, std = (_numbers(description, f"observation_{x}", actor.spec["observation_size"]) for x in ("mean", "std"))
+        low, high = (_numbers(description, f"action_{x}", actor.spec["action_size"]) for x in ("low", "high"))
+        scaling = Scaling(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MildlyError(
             f"{folder}: no policy here (needs {DESCRIPTION} and {WEIGHTS}). Give the folder of a training run."
         ) from error
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
-    mean, std = description["observation_mean"], description["observation_std"]
-    low, high = description["action_low"], description["action_high"]
-    return Policy(
-        actor.eval().requires_grad_(False),
-        kind=description["actor"],
-        scaling=Scaling(torch.tensor(mean), torch.tensor(std)) if mean is not None else None,
-        action_low=tuple(low) if low is not None else None,
-        action_high=tuple(high) if high is not None else None,
-    )
+    actor.eval().requires_grad_(False)
+    return Policy(actor, kind=description["actor"], scaling=scaling, action_low=low, action_high=high)
+
+
+def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:
+    """An entry of the description that is one number a dimension, or nothing."""
+    values = description[name]
+    if values is not None and len(values) != size:
+        raise ValueError(f"{name} has {len(values)} numbers instead of {size}")
+    return None if values is None else tuple(float(value) for value in values)

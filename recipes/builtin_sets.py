@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mildly.algorithms.sac import SAC
-from mildly.algorithms.sac import Config as SACConfig
+from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.collect import ActFunction, collect, concatenate, uniform
-from mildly.data.dataset import Array, Dataset, Meta
+from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.tasks import task_of
 from mildly.evaluation.environments import action_bounds, make_env
 from mildly.policy import Policy
@@ -38,8 +37,10 @@ class Recipe:
     max_steps: int
     expert_steps: int
     """Further steps, to know the expert's return where the task has no reference returns; 0 for none."""
+    eval_every: int
+    """Environment steps between looks at the return."""
     part: int
-    """Transitions of each of the three parts."""
+    """Transitions of each of the three parts, at most."""
     seed: int = 0
 
 
@@ -50,8 +51,9 @@ RECIPES = {
         random_steps=1_000,
         medium_return=-700.0,
         max_steps=20_000,
-        expert_steps=20_000,
-        part=6_600,
+        expert_steps=10_000,
+        eval_every=200,
+        part=8_000,
     ),
     "hopper-mixed": Recipe(
         env_id="Hopper-v4",
@@ -60,6 +62,7 @@ RECIPES = {
         medium_return=1_500.0,
         max_steps=300_000,
         expert_steps=0,
+        eval_every=1_000,
         part=20_000,
     ),
 }
@@ -93,7 +96,8 @@ def make(name: str) -> Dataset:
     step, value = medium.evaluations[-1]
     source = (
         f"recipes/builtin_sets.py: {len(random_part)} random steps; {len(replay_part)} steps from the first {step} of "
-        f"a SAC agent's learning; {len(medium_part)} steps of that agent with noise, whose deterministic return is {value:.0f}"
+        f"a SAC agent's learning; {len(medium_part)} steps of that agent with noise "
+        f"(without: return {value:.0f})"
     )
     return concatenate([random_part, replay_part, medium_part], replace(meta, source=source))
 
@@ -112,6 +116,7 @@ def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> OnlineR
         max_steps=max_steps,
         random_steps=recipe.random_steps,
         stop_at=stop_at,
+        eval_every=recipe.eval_every,
         seed=recipe.seed,
         progress=lambda step, value: print(f"  step {step}: return {value:.1f}", flush=True),
     )
@@ -126,8 +131,8 @@ def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
     lengths = np.array([episodes[i].stop - episodes[i].start for i in order])
     enough = int(np.searchsorted(lengths.cumsum(), rows)) + 1
     picked = np.concatenate([np.r_[episodes[i]] for i in sorted(order[:enough])])[:rows]
-    fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-    return Dataset.from_arrays(*(getattr(dataset, field)[picked] for field in fields), meta=dataset.meta)
+    columns = {field: getattr(dataset, field)[picked] for field in FIELDS}
+    return Dataset.from_arrays(**columns, meta=dataset.meta)
 
 
 def stochastic(policy: Policy) -> ActFunction:

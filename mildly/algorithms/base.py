@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, unknown_name
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Config:
+class AlgorithmConfig:
     """What all algorithms have in common."""
 
     batch_size: int = 256
@@ -47,7 +47,7 @@ def require(condition: bool, field: str, expected: str, value: object) -> None:
 class Algorithm(ABC):
     """An offline learner. Subclasses build their networks in `build` and learn in `update`."""
 
-    Config: ClassVar[type[Any]] = Config
+    Config: ClassVar[type[Any]] = AlgorithmConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     """Named sets of config fields. `paper` is the default everywhere."""
 
@@ -125,7 +125,7 @@ class Algorithm(ABC):
                 slots: dict[int, dict[str, Tensor]] = {}
                 for key, tensor in own.items():
                     index, slot = key.split(".", 1)
-                    slots.setdefault(int(index), {})[slot] = tensor
+                    slots.setdefault(int(index), {})[slot] = tensor.clone()  # torch would share, not copy, it
                 value.load_state_dict({"state": slots, "param_groups": value.state_dict()["param_groups"]})
             elif isinstance(value, torch.Generator):
                 value.set_state(state[name].cpu())
@@ -146,20 +146,16 @@ class Algorithm(ABC):
 def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
     """One step of an optimiser down a loss."""
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     optimiser.step()
 
 
 def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: Mapping[str, Any]) -> Any:
     """A config from a preset, the paper's values for the data set, and the user's own fields, the last winning."""
     if preset not in algorithm.PRESETS:
-        from mildly.errors import unknown_name
-
         raise unknown_name("preset", preset, algorithm.PRESETS)
     known = {field.name for field in dataclasses.fields(algorithm.Config)}
     for name in fields:
         if name not in known:
-            from mildly.errors import unknown_name
-
             raise unknown_name("hyperparameter", name, known)
     return algorithm.Config(**{**algorithm.PRESETS[preset], **algorithm.for_dataset(dataset, preset), **fields})

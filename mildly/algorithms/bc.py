@@ -1,25 +1,25 @@
 """BC: behaviour cloning, the plainest baseline. It imitates the data and never looks at a reward.
 
-    likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
-    mse           minimise mean |tanh(mean(s)) - a|^2
+likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
+mse           minimise mean |tanh(mean(s)) - a|^2
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from mildly.algorithms import base
-from mildly.algorithms.base import Algorithm, Metrics, minimise, require
+from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
 from mildly.data.replay import Batch
 from mildly.networks import TanhGaussianActor
 
 
 @dataclass(frozen=True)
-class Config(base.Config):
+class BCConfig(AlgorithmConfig):
     """Hyperparameters of behaviour cloning; the network is MCQ's actor."""
 
     hidden: tuple[int, ...] = (400, 400)
@@ -37,21 +37,22 @@ class Config(base.Config):
         super().__post_init__()
         require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
         require(self.actor_lr > 0, "actor_lr", "positive", self.actor_lr)
+        require(self.objective in ("likelihood", "mse"), "objective", "'likelihood' or 'mse'", self.objective)
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
 
 
 class BC(Algorithm):
     """Behaviour cloning."""
 
-    Config = Config
-    config: Config
+    Config = BCConfig
+    config: BCConfig
 
     def build(self, seed: int) -> None:
         """The actor and its optimiser."""
         c = self.config
-        self.pi = TanhGaussianActor(
-            self.observation_size, self.action_size, c.hidden, c.log_std_min, c.log_std_max
-        ).to(self.device)
+        self.pi = TanhGaussianActor(self.observation_size, self.action_size, c.hidden, c.log_std_min, c.log_std_max).to(
+            self.device
+        )
         self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
 
     def update(self, batch: Batch) -> Metrics:
@@ -72,7 +73,7 @@ class BC(Algorithm):
         """The tanh-Gaussian actor."""
         return self.pi
 
-    PRESETS: Any = {
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
     }

@@ -15,25 +15,26 @@ is the printed method; `official` is what the authors' code does (its difference
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from mildly import mcb
-from mildly.algorithms import sac
 from mildly.algorithms.base import Metrics, minimise, require
-from mildly.algorithms.sac import SAC
+from mildly.algorithms.sac import SAC, SACConfig
 from mildly.behaviour.cvae import CVAE
 from mildly.data.replay import Batch
 
 
 @dataclass(frozen=True)
-class Config(sac.Config):
+class MCQConfig(SACConfig):
     """Hyperparameters of MCQ; the defaults are the paper's."""
 
     lam: float = 0.7
@@ -70,6 +71,9 @@ class Config(sac.Config):
         require(0 < self.lam <= 1, "lam", "in (0, 1]", self.lam)
         require(self.num_actions >= 1, "num_actions", "at least 1", self.num_actions)
         require(self.delta >= 0, "delta", "at least 0", self.delta)
+        reduction, distance = self.pseudo_reduction, self.ood_distance_min
+        require(reduction in ("min", "mean"), "pseudo_reduction", "'min' or 'mean'", reduction)
+        require(distance is None or distance >= 0, "ood_distance_min", "at least 0 or None", distance)
         require(all(width >= 1 for width in self.cvae_hidden), "cvae_hidden", "positive widths", self.cvae_hidden)
         require(self.cvae_lr > 0, "cvae_lr", "positive", self.cvae_lr)
         require(self.latent_size is None or self.latent_size >= 1, "latent_size", "at least 1", self.latent_size)
@@ -82,8 +86,8 @@ class Config(sac.Config):
 class MCQ(SAC):
     """SAC whose critics also learn, mildly conservatively, the values of actions the data does not show."""
 
-    Config = Config
-    config: Config
+    Config = MCQConfig
+    config: MCQConfig
 
     def build(self, seed: int) -> None:
         """SAC's parts and the behaviour model, with random numbers of its own: SAC's stream stays untouched."""
@@ -141,27 +145,27 @@ class MCQ(SAC):
         }
 
     def draw_behaviour(self, states: Tensor) -> Tensor:
-        """N actions a state from the behaviour model: (states, N, a), or one such set for each critic."""
-        c = self.config
-        if not c.independent_samples:
-            return self.behaviour.sample(states, c.num_actions, self.ood_generator)
-        sets = [self.behaviour.sample(states, c.num_actions, self.ood_generator) for _ in range(self.critics.ensemble)]
-        return torch.stack(sets)
+        """N actions a state from the behaviour model."""
+        return self._draw(lambda n: self.behaviour.sample(states, n, self.ood_generator))
 
-    @torch.no_grad()
     def draw_ood(self, states: Tensor) -> Tensor:
-        """N actions a state from the policy, shaped as `draw_behaviour`; the actor runs once a state."""
-        c, policy = self.config, self.pi(states)
-        if not c.independent_samples:
-            return policy.sample(c.num_actions, self.ood_generator)
-        sets = [policy.sample(c.num_actions, self.ood_generator) for _ in range(self.critics.ensemble)]
-        return torch.stack(sets)
+        """N actions a state from the policy; the actor runs once a state."""
+        with torch.no_grad():
+            policy = self.pi(states)
+        return self._draw(lambda n: policy.sample(n, self.ood_generator))
+
+    def _draw(self, sample: Callable[[int], Tensor]) -> Tensor:
+        """One set of N actions a state for all critics, (states, N, a), or one for each, (critics, states, N, a)."""
+        n = self.config.num_actions
+        if not self.config.independent_samples:
+            return sample(n)
+        return torch.stack([sample(n) for _ in range(self.critics.ensemble)])
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
         """The paper's lam for a data set and, in the preset `official`, what the authors' code does with it."""
         table = _hyperparameters()
-        task = name.removesuffix("-recollected").rsplit("-v", 1)[0]
+        task = re.sub(r"-v\d+$", "", name.removesuffix("-recollected"))
         fields: dict[str, Any] = {}
         if task in table["lam"]:
             fields["lam"] = table["lam"][task]
@@ -169,7 +173,7 @@ class MCQ(SAC):
             fields |= table["official"].get(task, {})
         return fields
 
-    PRESETS: Any = {
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {
             "hidden": (400, 400, 400),

@@ -14,20 +14,20 @@ Offline, its values run away on actions the data never shows: that is what MCQ m
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from mildly.algorithms import base
-from mildly.algorithms.base import Algorithm, Metrics, minimise, require
+from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
 from mildly.data.replay import Batch
 from mildly.networks import Critics, Draw, TanhGaussianActor, polyak_update
 
 
 @dataclass(frozen=True)
-class Config(base.Config):
+class SACConfig(AlgorithmConfig):
     """Hyperparameters of SAC; the defaults are those of the MCQ paper."""
 
     hidden: tuple[int, ...] = (400, 400)
@@ -64,8 +64,8 @@ class Config(base.Config):
 class SAC(Algorithm):
     """Soft Actor-Critic with two critics and a learnt temperature."""
 
-    Config = Config
-    config: Config
+    Config = SACConfig
+    config: SACConfig
 
     def build(self, seed: int) -> None:
         """Actor, two critics with targets, temperature, and their optimisers."""
@@ -119,7 +119,7 @@ class SAC(Algorithm):
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) [min_j Q'_j(s', a') - alpha log pi(a'|s')]."""
         following = self.pi(batch.next_observations).draw(self.generator)
-        value = self.target_critics(batch.next_observations, following.actions).amin(dim=0)
+        value: Tensor = self.target_critics(batch.next_observations, following.actions).amin(dim=0)
         value = value - self.log_alpha.exp() * following.log_prob
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
 
@@ -132,14 +132,20 @@ class SAC(Algorithm):
 
     def actor_loss(self, batch: Batch, drawn: Draw) -> Tensor:
         """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~)."""
-        value = self.critics(batch.observations, drawn.actions, freeze=True).amin(dim=0)
+        value: Tensor = self.critics(batch.observations, drawn.actions, freeze=True).amin(dim=0)
         return (self.log_alpha.detach().exp() * drawn.log_prob - value).mean()
 
     def actor(self) -> nn.Module:
         """The tanh-Gaussian actor."""
         return self.pi
 
-    PRESETS: Any = {
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3},
+        "small": {
+            "hidden": (128, 128),
+            "batch_size": 128,
+            "actor_lr": 1e-3,
+            "critic_lr": 1e-3,
+            "alpha_lr": 1e-3,
+        },
     }

@@ -41,7 +41,8 @@ class CVAE(nn.Module):
         latents = mean + log_std.exp() * normal(mean.shape, mean, generator)
         reconstruction = (actions - self.decode(states, latents)).square().sum(-1)
         divergence = 0.5 * (mean.square() + (2 * log_std).exp() - 1 - 2 * log_std).sum(-1)
-        return (reconstruction + divergence).mean()
+        loss: Tensor = (reconstruction + divergence).mean()
+        return loss
 
     def decode(self, states: Tensor, latents: Tensor) -> Tensor:
         """D(s, z)."""

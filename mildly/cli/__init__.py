@@ -1,0 +1,63 @@
+"""The command `mildly`: finds the sub-command, loads only what that needs, and turns errors into one clear line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from mildly.errors import MildlyError, unknown_name
+
+COMMANDS = {
+    "train": "train a policy on logged data, or resume a training",
+    "evaluate": "run a trained policy in its environment",
+    "data": "list data sets, look into one",
+    "bench": "measure the speed and memory of a gradient step",
+}
+
+_HELP = f"""usage: mildly COMMAND ...
+
+Offline reinforcement learning: give it logged data, get a policy you can trust.
+
+commands:
+{chr(10).join(f"  {name:<10} {text}" for name, text in COMMANDS.items())}
+
+'mildly COMMAND --help' explains a command; 'mildly train mcq --help' shows every hyperparameter.
+'--debug' anywhere shows the whole traceback of an error; '--version' the version.
+
+First steps:
+  mildly data list
+  mildly train mcq --dataset pendulum-mixed --preset small --steps 20000 --out runs/first
+  mildly evaluate runs/first
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 0 done, 2 a mistake the user can mend, 130 or 143 stopped by a signal."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_HELP, end="")
+        return 0
+    if args[0] == "--version":
+        from mildly import __version__
+
+        print(f"mildly {__version__}")
+        return 0
+    try:
+        if args[0] not in COMMANDS:
+            raise unknown_name("command", args[0], COMMANDS)
+        return int(import_module(f"mildly.cli.{args[0]}").main(args[1:]))
+    except MildlyError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `mildly data list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

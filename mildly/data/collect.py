@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from mildly.data.dataset import Array, Dataset, Meta
+from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.errors import MildlyError
 from mildly.evaluation.environments import action_bounds, make_env
 
@@ -32,6 +32,8 @@ def collect(
     Episodes stand in the order in which they started and all but the last are whole, so that short episodes,
     which end first, are not over-represented.
     """
+    if steps < 1:
+        raise MildlyError(f"steps must be at least 1, not {steps}.")
     rng = np.random.default_rng(seed)
     envs = [make_env(env_id) for _ in range(environments)]
     low, high = action_bounds(envs[0])
@@ -66,15 +68,14 @@ def collect(
     for env in envs:
         env.close()
     rows = [row for episode in episodes for row in episode][:steps]
-    return Dataset.from_arrays(*(np.asarray(column) for column in zip(*rows, strict=True)), meta=meta)
+    columns = {name: np.asarray(column) for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True)}
+    return Dataset.from_arrays(**columns, meta=meta)
 
 
 def concatenate(parts: list[Dataset], meta: Meta) -> Dataset:
     """Several data sets behind one another as one."""
-    fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-    return Dataset.from_arrays(
-        *(np.concatenate([getattr(part, field) for part in parts]) for field in fields), meta=meta
-    )
+    columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in FIELDS}
+    return Dataset.from_arrays(**columns, meta=meta)
 
 
 def uniform(action_size: int) -> ActFunction:
@@ -96,7 +97,7 @@ class ArrayPolicy:
                 self.arrays: dict[str, Array] = {name: file[name] for name in file.files}
         except FileNotFoundError as error:
             raise MildlyError(f"{path}: no such file.") from error
-        except (ValueError, OSError, BadZipFile) as error:
+        except (ValueError, OSError, EOFError, TypeError, BadZipFile) as error:
             raise MildlyError(f"{path}: not a policy's arrays ({error}).") from error
         self.layers = sum(name.startswith("W") and name[1:].isdigit() for name in self.arrays)
         self.deterministic = deterministic

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import tempfile
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +102,7 @@ class Dataset:
                 strict=True,
             )
         )
-        arrays = {
-            name: np.array(value, dtype=_DTYPES[name], order="C")
-            for name, value in given.items()
-        }
+        arrays = {name: np.array(value, dtype=_DTYPES[name], order="C") for name, value in given.items()}
         _check_shapes(arrays, meta.name)
         _check_content(arrays, meta.name)
         np.clip(arrays["actions"], -1.0, 1.0, out=arrays["actions"])
@@ -116,35 +114,46 @@ class Dataset:
     def load(cls, folder: str | os.PathLike[str]) -> Dataset:
         """Open a data set saved by `save`, by memory map. A damaged folder gives a clear error."""
         folder = Path(folder)
+        meta = cls.describe(folder)
+        arrays = {name: _open(folder / f"{name}.npy", _DTYPES[name]) for name in FIELDS}
+        _check_shapes(arrays, str(folder))
+        _check_content(arrays, str(folder))
+        if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
+            raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
+        return cls(**arrays, meta=meta)
+
+    @staticmethod
+    def describe(folder: Path) -> Meta:
+        """What `dataset.json` says, without opening the transitions."""
         try:
             values = json.loads((folder / "dataset.json").read_text())
             stored_format = values["format"]
             meta = Meta.from_json(values["meta"])
         except FileNotFoundError as error:
             raise MildlyError(f"{folder}: no dataset.json in this folder, so it is not a data set.") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{folder / 'dataset.json'}: damaged or not a data set's ({error}).") from error
         if stored_format != FORMAT:
             raise MildlyError(f"{folder}: format {stored_format}; this version of mildly reads format {FORMAT}.")
-        arrays = {name: _open(folder / f"{name}.npy", _DTYPES[name]) for name in FIELDS}
-        _check_shapes(arrays, str(folder))
-        _check_content(arrays, str(folder))
-        return cls(**arrays, meta=meta)
+        return meta
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the native form. The folder appears whole or not at all."""
         folder = Path(folder)
         if folder.exists():
             raise MildlyError(f"{folder}: exists already. Give another folder, or remove it first.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
-            content = Path(unfinished) / "content"
-            content.mkdir()
-            for name in FIELDS:
-                np.save(content / f"{name}.npy", getattr(self, name), allow_pickle=False)
-            description = {"format": FORMAT, "transitions": len(self), "meta": dataclasses.asdict(self.meta)}
-            (content / "dataset.json").write_text(json.dumps(description, indent=2) + "\n")
-            content.rename(folder)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
+                content = Path(unfinished) / "content"
+                content.mkdir()
+                for name in FIELDS:
+                    np.save(content / f"{name}.npy", getattr(self, name), allow_pickle=False)
+                description = {"format": FORMAT, "transitions": len(self), "meta": dataclasses.asdict(self.meta)}
+                (content / "dataset.json").write_text(json.dumps(description, indent=2) + "\n")
+                content.rename(folder)
+        except OSError as error:
+            raise MildlyError(f"{folder}: cannot be written ({error}).") from error
         return folder
 
     def __len__(self) -> int:
@@ -192,10 +201,10 @@ def _blocks(rows: int) -> Iterator[slice]:
 def _open(path: Path, dtype: np.dtype[Any]) -> Array:
     """Map one array copy-on-write: the file is never changed, yet torch may wrap the memory."""
     try:
-        array: Array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array: Array = np.lib.format.open_memmap(path, mode="c")  # knows .npy alone: no zip, no pickle
     except FileNotFoundError as error:
         raise MildlyError(f"{path}: missing from the data set.") from error
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, OverflowError, TypeError, tokenize.TokenError) as error:
         raise MildlyError(f"{path}: damaged or cut short ({error}). Make or copy the data set again.") from error
     if array.dtype != dtype:
         raise MildlyError(f"{path}: has type {array.dtype}, expected {dtype}.")

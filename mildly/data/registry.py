@@ -42,6 +42,18 @@ def load_dataset(source: str | os.PathLike[str] | Dataset) -> Dataset:
     raise unknown_name("data set", name, [*builtin_names(), *PAPER_DATASETS])
 
 
+def name_of(source: str) -> str:
+    """The name a data set will have once loaded, without reading its content; the source itself if it has none."""
+    path = Path(source).expanduser()
+    if (path / "dataset.json").is_file():
+        return Dataset.describe(path).name
+    if path.is_file():
+        from mildly.data.formats import d4rl
+
+        return d4rl.dataset_name(path)
+    return source
+
+
 def builtin_names() -> list[str]:
     """The sets shipped with the package."""
     folder = Path(str(files("mildly.data") / "builtin"))

@@ -77,9 +77,7 @@ def rollout(
     seeds = [seed + SEED_OFFSET + i for i in range(episodes)]
     envs = [make_env(name) for _ in seeds]
     try:
-        observations = np.stack(
-            [env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]
-        ).astype(np.float32)
+        observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         running = list(range(episodes))
         while running:
@@ -101,6 +99,4 @@ def rollout(
             env.close()
     same_task = env_id is None or env_id == meta.env_id
     scores = normalised_score(returns, meta) if same_task else None
-    return Evaluation(
-        name, seeds, returns.tolist(), lengths.tolist(), None if scores is None else scores.tolist()
-    )
+    return Evaluation(name, seeds, returns.tolist(), lengths.tolist(), None if scores is None else scores.tolist())

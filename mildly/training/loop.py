@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,16 +147,14 @@ class _Training:
         device = torch.device(plan.device)
         kind = algorithm_named(plan.algorithm)
         config = kind.Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in plan.config.items()})
-        self.algorithm: Algorithm = kind(
-            config, data.observation_size, data.action_size, seed=plan.seed, device=device
-        )
+        self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         self.algorithm.prepare(data)
         self.replay = Replay.of(data, device, self.algorithm.scaling)
         self.sampler = torch.Generator(device=device).manual_seed(plan.seed)
         self.step = 0
         self.sums: Metrics = {}
         """Sums of the metrics since the last line of the log."""
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def go(self) -> Run:
         """Train to the end, or to a signal."""
@@ -249,9 +247,7 @@ class _Training:
                 self.algorithm.load_state_dict(_below("algorithm.", tensors))
                 self.sampler.set_state(tensors["sampler"])
             except (KeyError, RuntimeError, ValueError) as error:
-                raise MildlyError(
-                    f"{self.run.checkpoint}: does not fit the run's config ({error})."
-                ) from error
+                raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
             self.step = facts["step"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mildly.algorithms.base import Algorithm
-from mildly.data.dataset import Array, Dataset, Meta
+from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.replay import Replay
 from mildly.evaluation.environments import action_bounds, make_env
 from mildly.evaluation.rollout import rollout
@@ -26,9 +26,8 @@ class OnlineRun:
 
     def dataset(self, meta: Meta) -> Dataset:
         """The experience as a data set, in the order in which it was made."""
-        rows = self.experience
-        names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-        return Dataset.from_arrays(*(np.asarray([row[name] for row in rows]) for name in names), meta=meta)
+        columns = {name: np.asarray([transition[name] for transition in self.experience]) for name in FIELDS}
+        return Dataset.from_arrays(**columns, meta=meta)
 
 
 def train_online(

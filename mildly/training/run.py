@@ -1,10 +1,10 @@
 """The run folder: plain files that any tool can read.
 
-    run.json               what was asked: algorithm, config, data, seed, versions
-    metrics.jsonl          a line every few hundred steps: losses and value estimates
-    evaluations.jsonl      a line an evaluation: every episode's return
-    checkpoint.safetensors the whole state, replaced atomically
-    policy/                the policy as of the last checkpoint, ready to deploy
+run.json               what was asked: algorithm, config, data, seed, versions
+metrics.jsonl          a line every few hundred steps: losses and value estimates
+evaluations.jsonl      a line an evaluation: every episode's return
+checkpoint.safetensors the whole state, replaced atomically
+policy/                the policy as of the last checkpoint, ready to deploy
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Run:
         """Make the folder and write `run.json`. A folder that holds a run already is never touched."""
         if (path / "run.json").exists():
             raise MildlyError(
-                f"{path}: holds a run already. Continue it with 'mildly train --resume {path}', or choose another --out."
+                f"{path}: holds a run already. Go on with 'mildly train --resume {path}', or choose another --out."
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise MildlyError(f"{path}: exists and is not an empty folder. Choose another --out.")

@@ -23,7 +23,7 @@ _OPTIONAL = ("next_observations", "timeouts")
 
 
 def read(path: str | os.PathLike[str]) -> Dataset:
-    """Read one HDF5 file. The data set's name, and with it environment and reference returns, come from the file name."""
+    """Read one HDF5 file. Its name tells the task, and with it environment and reference returns."""
     path = Path(path)
     raw = _read_arrays(path)
     name = dataset_name(path)
@@ -41,7 +41,13 @@ def read(path: str | os.PathLike[str]) -> Dataset:
     try:
         if "next_observations" in raw:
             return Dataset.from_arrays(
-                raw["observations"], raw["actions"], raw["rewards"], raw["next_observations"], terminated, timeouts, meta
+                raw["observations"],
+                raw["actions"],
+                raw["rewards"],
+                raw["next_observations"],
+                terminated,
+                timeouts & ~terminated,
+                meta,
             )
         return _shifted(raw, terminated, timeouts, meta)
     except MildlyError as error:
@@ -49,7 +55,7 @@ def read(path: str | os.PathLike[str]) -> Dataset:
 
 
 def dataset_name(path: Path) -> str:
-    """`hopper_medium-v2.hdf5` is `hopper-medium-v2`; files without a version are v0, whose 'mixed' became 'medium-replay'."""
+    """`hopper_medium-v2.hdf5` is `hopper-medium-v2`; without a version it is v0, where medium-replay was 'mixed'."""
     name = path.stem.replace("_", "-")
     if re.search(r"-v\d+", name):
         return name
@@ -84,6 +90,10 @@ def _read_arrays(path: Path) -> dict[str, Array]:
                 f"{path}: '{key}' has shape {array.shape}, expected {expected} dimension(s) and {rows} rows "
                 "as in 'observations'."
             )
+        if key in ("terminals", "timeouts") and not np.isfinite(array).all():
+            raise MildlyError(f"{path}: '{key}' has NaN or infinite values, expected true or false.")
+    if rows == 0:
+        raise MildlyError(f"{path}: 'observations' has no rows.")
     return arrays
 
 
@@ -91,13 +101,13 @@ def _episode_ends(raw: dict[str, Array], horizon: int | None) -> tuple[Array, Ar
     """(terminated, timeouts). Without stored time-outs they are where an episode reaches the task's horizon."""
     terminated = raw["terminals"].astype(bool)
     if "timeouts" in raw:
-        return terminated, raw["timeouts"].astype(bool) & ~terminated
+        return terminated, raw["timeouts"].astype(bool)
     timeouts = np.zeros_like(terminated)
     if horizon is not None:
         length = 0
         for row in range(len(terminated)):
             length += 1
-            timeouts[row] = length == horizon and not terminated[row]
+            timeouts[row] = length == horizon
             if terminated[row] or timeouts[row]:
                 length = 0
     return terminated, timeouts

@@ -1,0 +1,90 @@
+"""`mildly data`: list data sets, look into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from mildly.cli.output import console, parse, table
+from mildly.data.registry import list_datasets, load_dataset
+from mildly.errors import unknown_name
+
+_USAGE = """usage: mildly data list
+       mildly data info SET
+
+  list   every data set with a name: built-in ones, and the 27 of the paper
+  info   what is in a set (a name, a D4RL HDF5 file, or a data set's folder)
+"""
+
+
+@dataclass
+class InfoOptions:
+    """Options of `mildly data info`."""
+
+    dataset: Annotated[str, tyro.conf.Positional]
+    """A built-in name, a D4RL name, a D4RL HDF5 file, or a data set's folder."""
+
+
+@dataclass
+class ListOptions:
+    """`mildly data list` has no options."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Dispatch to list or info."""
+    actions = {"list": _list, "info": _info}
+    if not args or args[0] in ("-h", "--help"):
+        print(_USAGE, end="")
+        return 0 if args else 2
+    if args[0] not in actions:
+        raise unknown_name("data command", args[0], actions)
+    return actions[args[0]](args[1:])
+
+
+def _list(args: Sequence[str]) -> int:
+    parse(ListOptions, args, prog="mildly data list", description="List every data set with a name.")
+    rows = table("name", "transitions", "where")
+    for row in list_datasets():
+        rows.add_row(row.name, f"{row.transitions:,}" if row.transitions else "", row.where)
+    out = console()
+    out.print(rows)
+    out.print("\n'not here': put D4RL's HDF5 file into a folder and set MILDLY_DATA to it, or give the file's path.")
+    return 0
+
+
+def _info(args: Sequence[str]) -> int:
+    options = parse(InfoOptions, args, prog="mildly data info", description="What is in a data set.")
+    data = load_dataset(options.dataset)
+    meta, returns = data.meta, data.episode_returns()
+    lengths = np.array([episode.stop - episode.start for episode in data.episodes()])
+    rows = table("", "")
+    facts = {
+        "name": meta.name,
+        "environment": meta.env_id or "unknown",
+        "transitions": f"{len(data):,}",
+        "episodes": f"{len(returns):,}",
+        "observation size": str(data.observation_size),
+        "action size": str(data.action_size),
+        "ends: terminated / truncated": f"{data.terminated.sum():,} / {data.truncated.sum():,}",
+        "episode return: mean (min, max)": f"{returns.mean():.1f} ({returns.min():.1f}, {returns.max():.1f})",
+        "episode length: mean (min, max)": f"{lengths.mean():.1f} ({lengths.min()}, {lengths.max()})",
+        "reward: mean (min, max)": f"{data.rewards.mean():.3g} ({data.rewards.min():.3g}, {data.rewards.max():.3g})",
+        "reference returns: score 0, 100": f"{meta.reference_min}, {meta.reference_max}",
+        "fingerprint": meta.fingerprint[:16],
+    }
+    score = data.score(returns)
+    if score is None:
+        facts["reference returns: score 0, 100"] = "none"
+    else:
+        facts["normalised score of its episodes"] = f"{score.mean():.1f} (best {score.max():.1f})"
+    for name, value in facts.items():
+        rows.add_row(name, value)
+    out = console()
+    out.print(rows)
+    if meta.source:
+        out.print(f"\nsource: {meta.source}")
+    return 0

@@ -1,0 +1,65 @@
+"""`mildly evaluate`: run a trained policy in its environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+from mildly.cli.output import console, parse, table
+
+
+@dataclass
+class Options:
+    """Options of `mildly evaluate`."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run's folder (or a policy's, with --env)."""
+    env: str | None = None
+    """Another environment than the data set's."""
+    episodes: int = 10
+    """Episodes to run."""
+    seed: int | None = None
+    """Episode i starts from environment seed SEED + 100 + i; by default the run's own seed."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print one JSON object instead of tables."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Parse, evaluate, print."""
+    options = parse(
+        Options,
+        args,
+        prog="mildly evaluate",
+        description="Run a trained policy for whole episodes, deterministically.",
+    )
+    from mildly.evaluation.evaluate import evaluate
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("episodes", total=options.episodes)
+        result = evaluate(
+            options.run,
+            env=options.env,
+            episodes=options.episodes,
+            seed=options.seed,
+            progress=lambda done: progress.update(bar, completed=done),
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+        return 0
+    out = console()
+    episodes = table("episode", "seed", "return", "length", *(["score"] if result.scores else []))
+    for i, (seed, value, length) in enumerate(zip(result.seeds, result.returns, result.lengths, strict=True)):
+        score = [f"{result.scores[i]:.1f}"] if result.scores else []
+        episodes.add_row(str(i + 1), str(seed), f"{value:.1f}", str(length), *score)
+    out.print(episodes)
+    spread = float(np.std(result.returns))
+    line = f"\n{result.env_id}: mean return {result.mean_return:.1f} (sd {spread:.1f})"
+    out.print(line + (f", normalised score {result.score:.1f}" if result.scores else ""))
+    return 0

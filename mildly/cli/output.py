@@ -1,0 +1,39 @@
+"""What the commands share: parsing with helpful messages, a console, aligned tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:
+    """Typed options from arguments; a wrong flag ends with a message and exit code 2."""
+    return tyro.cli(
+        kind,
+        args=list(args),
+        prog=prog,
+        description=description,
+        use_underscores=False,
+    )
+
+
+def console() -> Console:
+    """Standard output; where it is not a terminal, lines are never folded."""
+    out = Console(highlight=False, soft_wrap=True)
+    if not out.is_terminal:
+        out = Console(highlight=False, soft_wrap=True, width=160)
+    return out
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A plain table: the first column is text, the others are numbers, aligned to the right."""
+    made = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return made
