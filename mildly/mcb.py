@@ -1,11 +1,11 @@
 """The heart of MCQ: the mildly conservative Bellman (MCB) operator with function approximation.
 
 Out-of-distribution (OOD) actions are neither forbidden nor punished: they are trained towards a pseudo target,
-the best value among N actions that the data's own policy could have taken in that state (the paper's Eq. 12):
+the best value among N actions that the data's own policy could have taken in that state (the paper's Eq. 13):
 
     y'(s) = min_j max_{i=1..N} Q_j(s, b_i),    b_i ~ mu_hat(.|s)
 
-and the critics' loss gains the term (Eq. 10)
+and the critics' loss gains the term (Eq. 11)
 
     mean over states and OOD actions u ~ pi(.|s) of (Q_j(s, u) - y'(s))^2.
 

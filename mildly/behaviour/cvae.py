@@ -1,4 +1,4 @@
-"""A conditional variational auto-encoder of the data's actions: the paper's behaviour model (Eq. 8).
+"""A conditional variational auto-encoder of the data's actions: the paper's behaviour model (Eq. 10).
 
     loss = mean over (s, a) of |a - D(s, z)|^2 + KL(E(s, a), N(0, I)),    z ~ E(s, a)
 

@@ -106,7 +106,7 @@ def train(
         env=env,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
-        device=_device(device),
+        device=usable_device(device),
         threads=threads or torch.get_num_threads(),
     )
     name = f"{algorithm}-{data.meta.name}-s{seed}"
@@ -316,7 +316,8 @@ def _free_folder(path: Path) -> Path:
     return candidate
 
 
-def _device(name: str) -> str:
+def usable_device(name: str) -> str:
+    """The device to train on: `auto` is a GPU where there is one. An unusable one is an error, not a crash later."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,0 +1,70 @@
+"""Turn run folders into one small record: config, versions, every episode's return, thinned diagnostics.
+
+python benchmarks/record.py RUN... -o benchmarks/results/NAME.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from mildly.training.run import Run
+
+_LINES = 200
+
+
+def record(run: Run) -> dict[str, Any]:
+    """What must last of a run."""
+    values = json.loads((run.path / "run.json").read_text())
+    evaluations = [
+        {
+            "step": line["step"],
+            "score": None if line["score"] is None else round(line["score"], 2),
+            "returns": [round(value, 1) for value in line["returns"]],
+            "lengths": line["lengths"],
+        }
+        for line in run.evaluations()
+    ]
+    metrics = run.metrics()
+    thinned = metrics[:: max(1, len(metrics) // _LINES)]
+    values["dataset"] = Path(values["dataset"]).name
+    return {
+        **{key: value for key, value in values.items() if key != "format"},
+        "steps_done": metrics[-1]["step"] if metrics else 0,
+        "evaluations": evaluations,
+        "metrics": [{k: v if k == "step" else float(f"{v:.5g}") for k, v in line.items()} for line in thinned],
+    }
+
+
+def main() -> None:
+    """Parse, record, print a line a run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--note", default="", help="what a reader should know, e.g. the command")
+    args = parser.parse_args()
+    records = [record(Run.open(path)) for path in args.runs]
+    args.out.write_text(_compact({"note": args.note, "runs": records}))
+    for row in records:
+        scores = [line["score"] for line in row["evaluations"]]
+        print(
+            f"{row['algorithm']} {row['data']['name']} seed {row['seed']}: {row['steps_done']} steps, scores {scores}"
+        )
+
+
+def _compact(content: dict[str, Any]) -> str:
+    """JSON with a line for each evaluation and each set of metrics, so that a diff can be read."""
+    runs = []
+    for row in content["runs"]:
+        parts = [f'"{key}": {json.dumps(value)}' for key, value in row.items() if key not in ("evaluations", "metrics")]
+        for key in ("evaluations", "metrics"):
+            lines = ",\n  ".join(json.dumps(line) for line in row[key])
+            parts.append(f'"{key}": [\n  {lines}\n ]')
+        runs.append("{\n " + ",\n ".join(parts) + "\n}")
+    return '{"note": ' + json.dumps(content["note"]) + ',\n"runs": [\n' + ",\n".join(runs) + "\n]}\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`mildly bench`: the speed and memory of a gradient step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from mildly.cli.output import console, parse, table
+from mildly.errors import MildlyError
+
+
+@dataclass
+class Options:
+    """Options of `mildly bench`."""
+
+    algorithm: tuple[str, ...] = ("mcq",)
+    """Algorithms to measure."""
+    preset: tuple[str, ...] = ("paper", "official")
+    """Presets to measure; an algorithm is measured with those it has."""
+    observation_size: int = 17
+    """Numbers in an observation (17: halfcheetah)."""
+    action_size: int = 6
+    """Numbers in an action."""
+    batch_size: int | None = None
+    """Transitions in a minibatch, if not the preset's own (256)."""
+    num_actions: int | None = None
+    """N of MCQ, if not the preset's own (10)."""
+    repeats: int = 30
+    """Steps to time."""
+    device: str = "cpu"
+    """cpu, cuda, ..."""
+    threads: int | None = None
+    """CPU threads; all cores by default."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a list of JSON rows instead of a table."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Parse, measure, print."""
+    options = parse(
+        Options,
+        args,
+        prog="mildly bench",
+        description="Measure the speed and memory of a gradient step.",
+    )
+    for name in ("observation_size", "action_size", "repeats"):
+        if getattr(options, name) < 1:
+            raise MildlyError(f"{name} must be at least 1, got {getattr(options, name)}.")
+    import torch
+
+    from mildly.algorithms import algorithm_named
+    from mildly.bench import bench
+    from mildly.training.loop import usable_device
+
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    pairs = [(a, p) for a in options.algorithm for p in options.preset if p in algorithm_named(a).PRESETS]
+    if not pairs:
+        raise MildlyError(f"no such preset of {', '.join(options.algorithm)}: {', '.join(options.preset)}.")
+    rows = []
+    for algorithm, preset in pairs:
+        fields = {"batch_size": options.batch_size, "num_actions": options.num_actions if algorithm == "mcq" else None}
+        rows.append(
+            bench(
+                algorithm,
+                preset,
+                observation_size=options.observation_size,
+                action_size=options.action_size,
+                repeats=options.repeats,
+                device=usable_device(options.device),
+                **{name: value for name, value in fields.items() if value is not None},
+            )
+        )
+    if options.json:
+        print(json.dumps([row.to_json() for row in rows], indent=2))
+        return 0
+    shown = table(
+        "algorithm", "preset", "ms median", "ms best", "GFLOP", "GFLOP/s", "machine GFLOP/s", "ratio", "peak MB"
+    )
+    for row in rows:
+        numbers = (row.ms_median, row.ms_best, row.gflop, row.gflops, row.machine_gflops)
+        shown.add_row(
+            row.algorithm, row.preset, *(f"{x:.1f}" for x in numbers), f"{row.ratio:.2f}", f"{row.peak_memory_mb:.0f}"
+        )
+    out = console()
+    out.print(shown)
+    products = ", ".join(dict.fromkeys(f"{row.largest_product} ({row.preset})" for row in rows))
+    out.print(f"\n{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
+    return 0

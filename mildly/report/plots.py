@@ -1,0 +1,58 @@
+"""Plots of runs as files (needs matplotlib: the extra `plot`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from mildly.errors import MildlyError
+from mildly.training.run import Run
+
+_COLOURS = ("#0f6cbd", "#d1661c", "#2e8b57", "#8a4fbf", "#b0303a", "#6b6b6b")
+
+
+def learning_curves(
+    runs: Mapping[str, Run],
+    path: str | os.PathLike[str],
+    *,
+    levels: Mapping[str, float] | None = None,
+    title: str = "",
+) -> Path:
+    """Score against gradient steps, a line a run with the spread of its episodes, and horizontal lines to compare.
+
+    Args:
+        runs: what to draw, by label.
+        path: the file to write; its ending decides the format (.png, .svg, .pdf).
+        levels: scores to mark across the picture, by label.
+        title: above the picture.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MildlyError("plots need matplotlib: pip install 'mildly[plot]'.") from error
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    normalised = True
+    for (label, run), colour in zip(runs.items(), _COLOURS, strict=False):
+        lines = run.evaluations()
+        normalised &= all(line["scores"] is not None for line in lines)
+        steps = [line["step"] for line in lines]
+        episodes = [np.asarray(line["scores"] or line["returns"]) for line in lines]
+        axes.plot(steps, [e.mean() for e in episodes], color=colour, linewidth=2, marker="o", markersize=3, label=label)
+        low, high = [e.min() for e in episodes], [e.max() for e in episodes]
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    for (label, level), style in zip((levels or {}).items(), ("--", ":", "-."), strict=False):
+        axes.axhline(level, color="#555555", linestyle=style, linewidth=1.3, label=label)
+    axes.set_xlabel("gradient steps")
+    axes.set_ylabel("normalised score (0 random, 100 expert)" if normalised else "return")
+    axes.set_title(title, loc="left")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=150)
+    return Path(path)
