@@ -1,6 +1,8 @@
 """Turn run folders into one small record: config, versions, every episode's return, thinned diagnostics.
 
-python benchmarks/record.py RUN... -o benchmarks/results/NAME.json
+Usage:
+
+    python benchmarks/record.py RUN... -o benchmarks/results/NAME.json
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Mildly: offline reinforcement learning that people can use, built around Mildly Conservative Q-learning.
 
-import mildly
+Each command is a function here as well:
 
-run = mildly.train("mcq", "pendulum-mixed", preset="small", steps=20_000)
-policy = mildly.load_policy(run.path)
-action = policy.act(observation)
+    run = mildly.train("mcq", "pendulum-mixed", preset="small", steps=6_000)
+    policy = mildly.load_policy(run.path)
+    action = policy.act(observation)
 """
 
 from __future__ import annotations

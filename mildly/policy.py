@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from mildly.data.dataset import Array
 from mildly.data.normalise import Scaling
 from mildly.errors import MildlyError
+from mildly.files import replacing
 from mildly.networks import ACTORS, TanhGaussianActor
 
 FORMAT = 1
@@ -78,10 +79,10 @@ class Policy:
             "observation_std": self.scaling.std.tolist() if self.scaling else None,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
-        save_file(weights, folder / f"{WEIGHTS}.tmp")
-        (folder / f"{DESCRIPTION}.tmp").write_text(json.dumps(description, indent=2) + "\n")
-        for name in (WEIGHTS, DESCRIPTION):
-            os.replace(folder / f"{name}.tmp", folder / name)
+        with replacing(folder / WEIGHTS) as unfinished:
+            save_file(weights, unfinished)
+        with replacing(folder / DESCRIPTION) as unfinished:
+            unfinished.write_text(json.dumps(description, indent=2) + "\n")
         return folder
 
 

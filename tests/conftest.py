@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,9 @@ from mildly.algorithms.base import Algorithm
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.replay import Batch
 from mildly.networks import Critics
+from mildly.training import checkpoint
+from mildly.training.loop import train
+from mildly.training.run import Run
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", deadline=None, max_examples=40, derandomize=True)
@@ -111,3 +118,57 @@ def slow_draw(actor: Layers, state: Any, noise: Any, low: float, high: float) ->
         log_prob += -0.5 * ((z - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
         log_prob -= np.log(1 - np.tanh(z) ** 2 + 1e-6)
     return action, float(log_prob)
+
+
+# Whole runs: tiny networks on the built-in set, in this process or as the command in another one.
+
+SCHEDULE: dict[str, Any] = {
+    "steps": 120,
+    "log_every": 5,
+    "eval_every": 40,
+    "episodes": 2,
+    "checkpoint_every": 20,
+    "threads": 1,
+}
+"""A run of about a second, with several lines, evaluations and checkpoints."""
+
+
+def run_fields(algorithm: str) -> dict[str, Any]:
+    """Config fields with which a step of any algorithm takes about two milliseconds."""
+    fields: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16}
+    return fields | ({"cvae_hidden": (16, 16), "num_actions": 3} if algorithm == "mcq" else {})
+
+
+def train_tiny(algorithm: str, out: Path, **given: Any) -> Run:
+    """A tiny run in this process."""
+    return train(algorithm, **{"dataset": "pendulum-mixed", **SCHEDULE, **run_fields(algorithm), **given}, out=out)
+
+
+def train_args(algorithm: str, out: Path | str, **given: Any) -> list[str]:
+    """The arguments of `mildly` for the run that `train_tiny` makes."""
+    args = ["train", algorithm, "--out", str(out)]
+    for name, value in {"dataset": "pendulum-mixed", **SCHEDULE, **run_fields(algorithm), **given}.items():
+        values = value if isinstance(value, tuple) else (value,)
+        args += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return args
+
+
+COMMAND = [sys.executable, "-c", "from mildly.cli import main; raise SystemExit(main())"]
+
+
+def mildly(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end in another process."""
+    return subprocess.run(
+        [*COMMAND, *args], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+    )
+
+
+def content(run: Path) -> dict[str, Any]:
+    """All that must be equal in two equal runs, bytes and bits."""
+    tensors, facts = checkpoint.load(run / "checkpoint.safetensors")
+    files = ("metrics.jsonl", "evaluations.jsonl", "policy/weights.safetensors", "policy/policy.json")
+    return {
+        **{name: (run / name).read_bytes() for name in files},
+        **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+        "step": facts["step"],
+    }

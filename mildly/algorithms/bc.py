@@ -1,7 +1,9 @@
 """BC: behaviour cloning, the plainest baseline. It imitates the data and never looks at a reward.
 
-likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
-mse           minimise mean |tanh(mean(s)) - a|^2
+The objective is one of
+
+    likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
+    mse           minimise mean |tanh(mean(s)) - a|^2
 """
 
 from __future__ import annotations

@@ -61,3 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `mildly data list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that may not be read
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,7 +23,7 @@ class Options:
     run: Annotated[str, tyro.conf.Positional]
     """A run's folder (or a policy's, with --env)."""
     env: str | None = None
-    """Another environment than the data set's."""
+    """Another environment than the run's."""
     episodes: int = 10
     """Episodes to run."""
     seed: int | None = None
@@ -41,15 +42,16 @@ def main(args: Sequence[str]) -> int:
     )
     from mildly.evaluation.evaluate import evaluate
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("episodes", total=options.episodes)
-        result = evaluate(
-            options.run,
-            env=options.env,
-            episodes=options.episodes,
-            seed=options.seed,
-            progress=lambda done: progress.update(bar, completed=done),
-        )
+
+        def ended(done: int) -> None:
+            progress.update(bar, completed=done)
+            if not errors.is_terminal:
+                print(f"{done}/{options.episodes} episodes", file=sys.stderr)
+
+        result = evaluate(options.run, env=options.env, episodes=options.episodes, seed=options.seed, progress=ended)
     if options.json:
         print(json.dumps(result.to_json()))
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 from rich.console import Console
@@ -25,10 +25,9 @@ def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) ->
 
 def console() -> Console:
     """Standard output; where it is not a terminal, lines are never folded."""
-    out = Console(highlight=False, soft_wrap=True)
-    if not out.is_terminal:
-        out = Console(highlight=False, soft_wrap=True, width=160)
-    return out
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+    out = Console(**plain)
+    return out if out.is_terminal else Console(**plain, width=160)
 
 
 def table(*columns: str, title: str | None = None) -> Table:

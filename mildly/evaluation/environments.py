@@ -29,6 +29,18 @@ def make_env(env_id: str) -> gym.Env[Any, Any]:
     return env
 
 
+def check_fit(env_id: str, observation_size: int, action_size: int, whose: str) -> None:
+    """The environment exists and has the sizes of a data set or policy, known before anything runs or is written."""
+    env = make_env(env_id)
+    observation, action = env.observation_space.shape, env.action_space.shape
+    env.close()
+    if observation != (observation_size,) or action != (action_size,):
+        raise MildlyError(
+            f"environment '{env_id}' has observations {observation} and actions {action}, but {whose} "
+            f"has ({observation_size},) and ({action_size},)."
+        )
+
+
 def _silence_mujoco() -> None:
     """MuJoCo's warnings (an unstable simulation, say) go nowhere; its default handler writes a file."""
     try:

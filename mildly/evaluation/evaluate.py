@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
+from mildly.evaluation.environments import check_fit
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
 from mildly.training.run import Run
@@ -23,7 +24,7 @@ def evaluate(
 
     Args:
         run: a run's folder, or a `policy` folder on its own (then `env` is needed).
-        env: another environment than the data set's.
+        env: another environment than the run's.
         episodes: how many.
         seed: episode i starts from environment seed `seed + 100 + i`; by default the run's own seed.
         progress: called with the number of episodes ended so far.
@@ -33,5 +34,7 @@ def evaluate(
     meta = Meta(name=os.path.basename(os.path.normpath(path)))
     if os.path.exists(os.path.join(path, "run.json")):
         plan = Run.open(path).plan()
-        meta, seed = plan.data, plan.seed if seed is None else seed
+        meta, env, seed = plan.data, env or plan.env, plan.seed if seed is None else seed
+    if env is not None:
+        check_fit(env, policy.observation_size, int(policy.actor.spec["action_size"]), f"the policy in {path}")
     return rollout(policy, meta, env_id=env, episodes=episodes, seed=seed or 0, progress=progress)

@@ -74,6 +74,8 @@ def rollout(
         raise MildlyError(f"data set '{meta.name}' names no environment; give one with --env.")
     if episodes < 1:
         raise MildlyError(f"episodes must be at least 1, got {episodes}.")
+    if seed < 0:
+        raise MildlyError(f"seed must be at least 0, got {seed}.")
     seeds = [seed + SEED_OFFSET + i for i in range(episodes)]
     envs = [make_env(name) for _ in seeds]
     try:

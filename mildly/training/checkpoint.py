@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mildly.errors import MildlyError
+from mildly.files import replacing
 
 FORMAT = 1
 
@@ -29,11 +29,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     header = {"format": str(FORMAT), "facts": json.dumps(facts, sort_keys=True)}
     header["digest"] = _digest(stored, header["facts"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
-    save_file(stored, unfinished, metadata=header)
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        save_file(stored, unfinished, metadata=header)
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from mildly.algorithms import algorithm_named
 from mildly.algorithms.base import Algorithm, Metrics, make_config
 from mildly.data.dataset import Dataset
-from mildly.data.registry import load_dataset
+from mildly.data.registry import builtin_names, load_dataset
 from mildly.data.replay import Replay
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import make_env
+from mildly.evaluation.environments import check_fit
 from mildly.evaluation.rollout import rollout
 from mildly.training import checkpoint
 from mildly.training.progress import TrainingProgress
 from mildly.training.run import Plan, Run
+
+_LARGEST_SEED = 2**32 - 1
+_NAMED = 12  # names in a message
 
 
 class Diverged(MildlyError):
@@ -85,14 +90,17 @@ def train(
         ("episodes", episodes, 1),
         ("log_every", log_every, 1),
         ("checkpoint_every", checkpoint_every, 1),
+        ("threads", 1 if threads is None else threads, 1),
+        ("seed", seed, 0),
     ):
-        if value < least:
-            raise MildlyError(f"{name} must be at least {least}, got {value}.")
+        _require_at_least(least, name, value)
+    if seed > _LARGEST_SEED:
+        raise MildlyError(f"seed must be at most {_LARGEST_SEED}, got {seed}.")
     data = load_dataset(dataset)
     config = make_config(kind, preset, data.meta.name, fields)
     env = env or data.meta.env_id
     if env is not None:
-        _check_environment(env, data)
+        check_fit(env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'")
     plan = Plan(
         algorithm=algorithm,
         preset=preset,
@@ -110,8 +118,11 @@ def train(
         threads=threads or torch.get_num_threads(),
     )
     name = f"{algorithm}-{data.meta.name}-s{seed}"
-    run = Run.create(Path(out) if out is not None else _free_folder(Path("runs") / name), plan)
-    return _Training(run, plan, data).go()
+    run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
+    run.check_free()
+    training = _Training(run, plan, data)  # first, since what fails here must leave no folder
+    run.create(plan)
+    return training.go()
 
 
 def resume(path: str | os.PathLike[str], *, steps: int | None = None, dataset: Dataset | None = None) -> Run:
@@ -124,7 +135,8 @@ def resume(path: str | os.PathLike[str], *, steps: int | None = None, dataset: D
     """
     run = Run.open(path)
     plan = run.plan()
-    if steps is not None and steps != plan.steps:
+    if steps is not None:
+        _require_at_least(1, "steps", steps)
         plan = dataclasses.replace(plan, steps=steps)
     data = dataset or load_dataset(plan.dataset)
     if data.meta.fingerprint != plan.data.fingerprint:
@@ -146,7 +158,12 @@ class _Training:
         torch.set_num_threads(plan.threads)
         device = torch.device(plan.device)
         kind = algorithm_named(plan.algorithm)
-        config = kind.Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in plan.config.items()})
+        try:
+            config = kind.Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in plan.config.items()})
+        except TypeError as error:
+            raise MildlyError(
+                f"{run.path / 'run.json'}: its config does not fit {plan.algorithm} ({error})."
+            ) from error
         self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         self.algorithm.prepare(data)
         self.replay = Replay.of(data, device, self.algorithm.scaling)
@@ -154,6 +171,8 @@ class _Training:
         self.step = 0
         self.sums: Metrics = {}
         """Sums of the metrics since the last line of the log."""
+        self.summed = 0
+        """Steps in those sums."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def go(self) -> Run:
@@ -166,16 +185,17 @@ class _Training:
             while self.step < plan.steps:
                 self._one_step()
                 last = self.step == plan.steps
+                stopping = bool(stop)  # asked once a step: a signal from here on is the next step's
                 if self.step % plan.log_every == 0 or last:
                     self._log(progress)
                 if plan.env and plan.eval_every and (self.step % plan.eval_every == 0 or last):
                     self._evaluate(progress)
-                if self.step % plan.checkpoint_every == 0 or last or stop:
+                if self.step % plan.checkpoint_every == 0 or last or stopping:
                     self._save()
-                if stop and not last:
+                if stopping and not last:
                     raise Stopped(
                         f"stopped at step {self.step} of {plan.steps}; a checkpoint is written. "
-                        f"Resume with: mildly train --resume {self.run.path}",
+                        f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}",
                         stop[0],
                     )
         return self.run
@@ -191,32 +211,45 @@ class _Training:
             else:
                 self.sums = {name: value.clone() for name, value in metrics.items()}
             self.step += 1
+            self.summed += 1
 
     def _log(self, progress: TrainingProgress) -> None:
         """Means since the last line. The one place where the device is waited for."""
         with self._timed("bookkeeping"):
-            since = (self.step - 1) % self.plan.log_every + 1
+            self._check_sums()
             sums = torch.stack(list(self.sums.values())).tolist()
-            means = {name: value / since for name, value in zip(self.sums, sums, strict=True)}
-            self.sums = {}
-            self._check_finite(means)
+            means = {name: value / self.summed for name, value in zip(self.sums, sums, strict=True)}
+            self.sums, self.summed = {}, 0
             self.run.append("metrics.jsonl", {"step": self.step, **means})
             progress.metrics(self.step, means)
 
-    def _check_finite(self, values: dict[str, float]) -> None:
+    def _check_sums(self) -> None:
         """A sum over steps shows a NaN or infinity of any of them."""
-        bad = [name for name, value in values.items() if not -float("inf") < value < float("inf")]
+        self._check_finite(self.sums, f"between steps {self.step - self.summed + 1} and {self.step}")
+
+    def _check_state(self) -> None:
+        """The metrics of a step are older than its weights, which may have overflowed since."""
+        self._check_sums()
+        self._check_finite(self.algorithm.state_dict(), f"after step {self.step}")
+
+    def _check_finite(self, tensors: Mapping[str, Tensor], when: str) -> None:
+        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        if not floats:
+            return
+        finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()]).tolist()
+        bad = [name for name, good in zip(floats, finite, strict=True) if not good]
         if bad:
+            names = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
             kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
             raise Diverged(
-                f"training diverged: {', '.join(bad)} not finite between steps "
-                f"{self.step - self.plan.log_every + 1} and {self.step}. {kept or 'No checkpoint was written yet'}. "
+                f"training diverged: {names} not finite {when}. {kept or 'No checkpoint was written yet'}. "
                 "Lower the learning rates, or check the data's rewards for outliers."
             )
 
     def _evaluate(self, progress: TrainingProgress) -> None:
         with self._timed("evaluation"):
             plan = self.plan
+            self._check_state()
             policy = self.algorithm.policy(plan.data)
             result = rollout(policy, plan.data, env_id=plan.env, episodes=plan.episodes, seed=plan.seed)
             self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
@@ -225,15 +258,21 @@ class _Training:
     def _save(self) -> None:
         """The policy, then the checkpoint. Between two lines of the log the sums are part of the state."""
         with self._timed("checkpoint"):
-            if self.sums:
-                sums = torch.stack(list(self.sums.values())).tolist()
-                self._check_finite(dict(zip(self.sums, sums, strict=True)))
+            self._check_state()
             state = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
             state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
             state["sampler"] = self.sampler.get_state()
-            self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
-            facts = {"step": self.step, "metrics": list(self.sums), "seconds": dict(self.seconds)}
-            checkpoint.save(self.run.checkpoint, state, facts)
+            facts = {
+                "step": self.step,
+                "metrics": list(self.sums),
+                "summed": self.summed,
+                "seconds": dict(self.seconds),
+            }
+            try:
+                self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
+                checkpoint.save(self.run.checkpoint, state, facts)
+            except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
+                raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
 
     def restore(self) -> None:
         """Go to where the last checkpoint stands; a run without one starts over."""
@@ -250,7 +289,7 @@ class _Training:
                 raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
-            self.step = facts["step"]
+            self.step, self.summed = facts["step"], facts["summed"]
             self.seconds.update(facts["seconds"])
         self.run.rewind(self.step)
 
@@ -287,16 +326,9 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _check_environment(env_id: str, data: Dataset) -> None:
-    """The environment exists and fits the data, known before anything is written."""
-    env = make_env(env_id)
-    observation, action = env.observation_space.shape, env.action_space.shape
-    env.close()
-    if observation != (data.observation_size,) or action != (data.action_size,):
-        raise MildlyError(
-            f"environment '{env_id}' has observations {observation} and actions {action}, but the data set "
-            f"'{data.meta.name}' has ({data.observation_size},) and ({data.action_size},)."
-        )
+def _require_at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise MildlyError(f"{name} must be at least {least}, got {value}.")
 
 
 def _reference(dataset: str | os.PathLike[str] | Dataset) -> str:
@@ -304,7 +336,7 @@ def _reference(dataset: str | os.PathLike[str] | Dataset) -> str:
     if isinstance(dataset, Dataset):
         return dataset.meta.name
     name = os.fspath(dataset)
-    return str(Path(name).resolve()) if Path(name).exists() else name
+    return str(Path(name).resolve()) if Path(name).exists() and name not in builtin_names() else name
 
 
 def _free_folder(path: Path) -> Path:
@@ -321,7 +353,7 @@ def usable_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()  # a device that holds no values, such as 'meta', fails here
     except (RuntimeError, AssertionError) as error:
         first = str(error).split("\n")[0]
         raise MildlyError(f"device '{name}' cannot be used here: {first}") from error

@@ -26,7 +26,7 @@ class TrainingProgress:
         self.bar: Progress | None = None
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[speed]}"),
@@ -59,7 +59,7 @@ class TrainingProgress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def _show(self, step: int, force: bool = False) -> None:
         elapsed = time.monotonic() - self.began

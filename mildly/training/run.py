@@ -1,10 +1,12 @@
 """The run folder: plain files that any tool can read.
 
-run.json               what was asked: algorithm, config, data, seed, versions
-metrics.jsonl          a line every few hundred steps: losses and value estimates
-evaluations.jsonl      a line an evaluation: every episode's return
-checkpoint.safetensors the whole state, replaced atomically
-policy/                the policy as of the last checkpoint, ready to deploy
+A run leaves
+
+    run.json               what was asked: algorithm, config, data, seed, versions
+    metrics.jsonl          a line every few hundred steps: losses and value estimates
+    evaluations.jsonl      a line an evaluation: every episode's return
+    checkpoint.safetensors the whole state, replaced atomically
+    policy/                the policy as of the last checkpoint, ready to deploy
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from typing import Any
 
 from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
+from mildly.files import replacing
 
 FORMAT = 1
+_NUMBERS = ("steps", "seed", "eval_every", "episodes", "log_every", "checkpoint_every", "threads")
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
 
 
@@ -51,19 +55,24 @@ class Run:
 
     path: Path
 
-    @classmethod
-    def create(cls, path: Path, plan: Plan) -> Run:
-        """Make the folder and write `run.json`. A folder that holds a run already is never touched."""
+    def check_free(self) -> None:
+        """A folder that holds a run, or anything else, is never touched."""
+        path = self.path
         if (path / "run.json").exists():
             raise MildlyError(
                 f"{path}: holds a run already. Go on with 'mildly train --resume {path}', or choose another --out."
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise MildlyError(f"{path}: exists and is not an empty folder. Choose another --out.")
-        path.mkdir(parents=True, exist_ok=True)
-        run = cls(path)
-        run.write_plan(plan)
-        return run
+
+    def create(self, plan: Plan) -> None:
+        """Make the folder and write `run.json`."""
+        self.check_free()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MildlyError(f"{self.path}: cannot be made ({error.strerror}). Choose another --out.") from error
+        self.write_plan(plan)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Run:
@@ -87,16 +96,18 @@ class Run:
                 raise ValueError(f"format {values['format']}, expected {FORMAT}")
             names = {field.name for field in dataclasses.fields(Plan)}
             plan = {name: value for name, value in values.items() if name in names}
+            for name in _NUMBERS:
+                if not isinstance(plan[name], int):
+                    raise ValueError(f"{name} is {plan[name]!r}, expected a whole number")
             return Plan(**{**plan, "data": Meta.from_json(values["data"])})
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
     def write_plan(self, plan: Plan) -> None:
         """Replace `run.json`."""
         values = {"format": FORMAT, **dataclasses.asdict(plan), "versions": versions()}
-        unfinished = self.path / "run.json.tmp"
-        unfinished.write_text(json.dumps(values, indent=2) + "\n")
-        os.replace(unfinished, self.path / "run.json")
+        with replacing(self.path / "run.json") as unfinished:
+            unfinished.write_text(json.dumps(values, indent=2) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""
@@ -112,9 +123,8 @@ class Run:
             path = self.path / name
             if path.exists():
                 kept = [json.dumps(line) for line in _read_lines(path) if line["step"] <= step]
-                unfinished = path.with_name(f"{name}.tmp")
-                unfinished.write_text("".join(f"{line}\n" for line in kept))
-                os.replace(unfinished, path)
+                with replacing(path) as unfinished:
+                    unfinished.write_text("".join(f"{line}\n" for line in kept))
 
     def append(self, name: str, line: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl` or `evaluations.jsonl`."""
@@ -139,6 +149,9 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text().split("\n")[:-1]
     try:
-        return [json.loads(line) for line in lines]
+        read = [json.loads(line) for line in lines]
+        if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in read):
+            raise ValueError("a line without a step")
+        return read
     except ValueError as error:
         raise MildlyError(f"{path}: damaged ({error}).") from error

@@ -275,6 +275,16 @@ def test_a_time_out_is_never_terminated_in_either_layout(tmp_path: Path) -> None
         assert len(dataset.episodes()) == 3
 
 
+def test_a_fall_in_the_very_step_of_the_time_limit_follows_d4rl(tmp_path: Path) -> None:
+    columns = columns_of(9, terminals=(4,), timeouts=(4,))
+    # Stored next observations: the row is kept, and the fall ends the value.
+    kept = d4rl.read(write(tmp_path / "hopper-expert-v2.hdf5", with_next(columns)))
+    assert (ends(kept.terminated), ends(kept.truncated)) == ((4,), (8,))
+    # None stored: the time-out row is dropped, as D4RL drops it.
+    shifted = d4rl.read(write(tmp_path / "hopper-expert-v0.hdf5", columns))
+    assert (len(shifted), ends(shifted.terminated), ends(shifted.truncated)) == (7, (), (3, 6))
+
+
 @pytest.mark.parametrize(
     ("stem", "name"),
     [

@@ -110,6 +110,16 @@ def test_values_that_are_not_finite_are_refused_with_field_and_row(field: str, v
         build(arrays)
 
 
+def test_the_row_named_in_a_large_set_is_the_set_s_own() -> None:
+    arrays = {name: np.zeros((300_000, 1) if value.ndim == 2 else 300_000) for name, value in arrays_of().items()}
+    arrays["observations"][290_000] = np.nan
+    with pytest.raises(MildlyError, match="row 290000"):
+        build(arrays)
+    arrays["observations"][290_000], arrays["actions"][280_000] = 0.0, 2.0
+    with pytest.raises(MildlyError, match="row 280000, column 0"):
+        build(arrays)
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_column_with_too_few_rows_is_refused(field: str) -> None:
     arrays = arrays_of()
@@ -203,6 +213,17 @@ def test_the_fingerprint_is_of_the_content_and_not_of_the_name() -> None:
     assert build(one).meta.fingerprint == renamed.meta.fingerprint
     swapped = one | {"observations": one["next_observations"], "next_observations": one["observations"]}
     assert build(swapped).meta.fingerprint != renamed.meta.fingerprint
+
+
+def test_the_same_bytes_in_other_shapes_have_another_fingerprint() -> None:
+    def zeros(width: int, actions: int) -> Dataset:
+        observations = np.zeros((4, width))
+        flags = np.zeros(4)
+        return Dataset.from_arrays(
+            observations, np.zeros((4, actions)), flags, observations, flags, flags, Meta(name="zeros")
+        )
+
+    assert zeros(1, 3).meta.fingerprint != zeros(2, 1).meta.fingerprint
 
 
 def test_the_fingerprint_does_not_depend_on_memory_layout() -> None:
