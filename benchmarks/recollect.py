@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from mildly.data.collect import ArrayPolicy, collect
-from mildly.data.dataset import Meta
+from mildly.data.collect import ArrayPolicy, collect, describe
 from mildly.data.tasks import task_of
 
 
@@ -29,13 +28,8 @@ def main() -> None:
     task = task_of(args.name)
     if task is None or task.env_id is None:
         parser.error(f"{args.name}: no known task with an environment")
-    meta = Meta(
-        name=args.name,
-        env_id=task.env_id,
-        reference_min=task.reference_min,
-        reference_max=task.reference_max,
-        source=f"{args.steps} stochastic steps of {args.policy.stem}, seed {args.seed}",
-    )
+    source = f"{args.steps} stochastic steps of {args.policy.stem}, seed {args.seed}"
+    meta = describe(args.name, task.env_id, source)
     with Progress() as progress:
         bar = progress.add_task(args.name, total=args.steps)
         dataset = collect(

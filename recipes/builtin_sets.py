@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.data.collect import ActFunction, collect, concatenate, uniform
+from mildly.data.collect import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
-from mildly.data.tasks import task_of
-from mildly.evaluation.environments import action_bounds, make_env
+from mildly.evaluation.environments import make_env
 from mildly.policy import Policy
 from mildly.training.online import OnlineRun, train_online
 
@@ -71,21 +70,9 @@ RECIPES = {
 def make(name: str) -> Dataset:
     """Follow a recipe."""
     recipe = RECIPES[name]
-    env = make_env(recipe.env_id)
-    low, high = action_bounds(env)
-    scaled = bool((low != -1).any() or (high != 1).any())
-    env.close()
-    task = task_of(name)
-    meta = Meta(
-        name=name,
-        env_id=recipe.env_id,
-        action_low=tuple(low.tolist()) if scaled else None,
-        action_high=tuple(high.tolist()) if scaled else None,
-        reference_min=task.reference_min if task else None,
-        reference_max=task.reference_max if task else None,
-    )
+    meta = describe(name, recipe.env_id)
     medium = learn(recipe, meta, recipe.max_steps, recipe.medium_return)
-    random_part = collect(recipe.env_id, uniform(len(low)), recipe.part, meta, seed=recipe.seed + 1)
+    random_part = collect(recipe.env_id, uniform(medium.algorithm.action_size), recipe.part, meta, seed=recipe.seed + 1)
     replay_part = thinned(medium.dataset(meta), recipe.part, recipe.seed + 2)
     medium_part = collect(recipe.env_id, stochastic(medium.algorithm.policy()), recipe.part, meta, seed=recipe.seed + 3)
     if recipe.expert_steps:

@@ -10,11 +10,30 @@ from zipfile import BadZipFile
 import numpy as np
 
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
+from mildly.data.tasks import task_of
 from mildly.errors import MildlyError
 from mildly.evaluation.environments import action_bounds, make_env
 
 ActFunction = Callable[[Array, np.random.Generator], Array]
 """Observations (n, o) to actions (n, a) in [-1, 1]."""
+
+
+def describe(name: str, env_id: str, source: str = "") -> Meta:
+    """What can be known of a set that is still to be collected: the environment's bounds, the task's references."""
+    env = make_env(env_id)
+    low, high = (bound.tolist() for bound in action_bounds(env))
+    env.close()
+    scaled = any(x != -1 for x in low) or any(x != 1 for x in high)
+    task = task_of(name)
+    return Meta(
+        name=name,
+        env_id=env_id,
+        action_low=tuple(low) if scaled else None,
+        action_high=tuple(high) if scaled else None,
+        reference_min=task.reference_min if task else None,
+        reference_max=task.reference_max if task else None,
+        source=source,
+    )
 
 
 def collect(

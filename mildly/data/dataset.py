@@ -193,7 +193,8 @@ def normalised_score(returns: Array | float, meta: Meta) -> Array | None:
     return 100.0 * (np.asarray(returns, dtype=np.float64) - meta.reference_min) / span
 
 
-def _blocks(rows: int) -> Iterator[slice]:
+def blocks(rows: int) -> Iterator[slice]:
+    """Slices that cover the rows, small enough that a set larger than memory can be looked at."""
     for start in range(0, rows, _BLOCK):
         yield slice(start, min(start + _BLOCK, rows))
 
@@ -234,7 +235,7 @@ def _check_shapes(arrays: Mapping[str, Array], where: str) -> None:
 def _check_content(arrays: Mapping[str, Array], where: str) -> None:
     """NaN, infinities and actions out of bounds, found before they can spoil a training."""
     for name in ("observations", "actions", "rewards", "next_observations"):
-        for block in _blocks(len(arrays[name])):
+        for block in blocks(len(arrays[name])):
             bad = ~np.isfinite(arrays[name][block])
             if bad.any():
                 row = block.start + int(np.argwhere(bad)[0][0])
@@ -242,7 +243,7 @@ def _check_content(arrays: Mapping[str, Array], where: str) -> None:
                     f"{where}: '{name}' has NaN or infinite values, first in row {row}. "
                     "Remove or repair those rows before training."
                 )
-    for block in _blocks(len(arrays["actions"])):
+    for block in blocks(len(arrays["actions"])):
         outside = np.abs(arrays["actions"][block]) > 1.0 + _ACTION_TOLERANCE
         if outside.any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
@@ -258,6 +259,6 @@ def _fingerprint(arrays: Mapping[str, Array]) -> str:
     for name in FIELDS:
         array = arrays[name]
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
-        for block in _blocks(len(array)):
+        for block in blocks(len(array)):
             digest.update(np.ascontiguousarray(array[block]).data)
     return digest.hexdigest()

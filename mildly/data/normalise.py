@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Dataset, blocks
 
 _EPSILON = 1e-3
 
@@ -23,8 +23,9 @@ class Scaling(NamedTuple):
     def of(cls, dataset: Dataset, device: torch.device) -> Scaling:
         """Mean and standard deviation of the data's observations; 0.001 is added to the latter."""
         observations = dataset.observations
-        mean = observations.mean(axis=0, dtype=np.float64)
-        std = observations.std(axis=0, dtype=np.float64) + _EPSILON
+        mean = sum(observations[rows].sum(axis=0, dtype=np.float64) for rows in blocks(len(dataset))) / len(dataset)
+        squares = sum(((observations[rows] - mean) ** 2).sum(axis=0) for rows in blocks(len(dataset)))
+        std = np.sqrt(squares / len(dataset)) + _EPSILON
         return cls(
             torch.tensor(mean, dtype=torch.float32, device=device),
             torch.tensor(std, dtype=torch.float32, device=device),
