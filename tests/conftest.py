@@ -123,10 +123,10 @@ def slow_draw(actor: Layers, state: Any, noise: Any, low: float, high: float) ->
 # Whole runs: tiny networks on the built-in set, in this process or as the command in another one.
 
 SCHEDULE: dict[str, Any] = {
-    "steps": 120,
+    "steps": 200,
     "log_every": 5,
-    "eval_every": 40,
-    "episodes": 2,
+    "eval_every": 50,
+    "episodes": 1,
     "checkpoint_every": 20,
     "threads": 1,
 }

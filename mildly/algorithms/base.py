@@ -2,12 +2,14 @@
 
 An algorithm is a class with a frozen dataclass `Config`, `update(batch)` (one gradient step) and `policy()`.
 Whatever it keeps as attributes (networks, optimisers, tensors, generators) is part of its state: `state_dict`
-finds it there, so that a checkpoint can never forget a piece.
+finds it there, so that a checkpoint forgets no piece. What follows from the data alone, such as the observation
+scaling, is computed anew by `prepare`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,9 +66,9 @@ class Algorithm(ABC):
         self.observation_size, self.action_size = observation_size, action_size
         self.device = torch.device(device)
         self.scaling: Scaling | None = None
-        self.generator = self._generator(seed, stream=0)
+        self.generator = self.random_stream(seed, "policy")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(stream_seed(seed, "weights"))
             self.build(seed)
 
     @abstractmethod
@@ -138,9 +140,14 @@ class Algorithm(ABC):
         parameters = [p for m in modules for p in (m.parameters() if isinstance(m, nn.Module) else (m,))]
         return torch.optim.Adam(parameters, lr=lr, fused=True)
 
-    def _generator(self, seed: int, stream: int) -> torch.Generator:
-        """Independent streams of random numbers from one seed."""
-        return torch.Generator(device=self.device).manual_seed(seed * 1_000_003 + stream)
+    def random_stream(self, seed: int, stream: str) -> torch.Generator:
+        """A generator on the learner's device with numbers of its own."""
+        return torch.Generator(device=self.device).manual_seed(stream_seed(seed, stream))
+
+
+def stream_seed(seed: int, stream: str) -> int:
+    """Seeds of independent streams (weights, batches, ...) from a run's one seed."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:7])
 
 
 def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:

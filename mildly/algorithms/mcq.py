@@ -59,6 +59,8 @@ class MCQConfig(SACConfig):
     """Learning rate of the behaviour model."""
     latent_size: int | None = None
     """Latent dimensions of the behaviour model; twice the action's if not given."""
+    kl_weight: float = 1.0
+    """Weight of the divergence in the behaviour model's loss. Below 1 the model spreads its actions more."""
     latent_clip: float | None = 0.5
     """Latents are clipped to plus or minus this when behaviour actions are drawn; None draws from the whole prior."""
     encoder_log_std_min: float = -4.0
@@ -77,6 +79,7 @@ class MCQConfig(SACConfig):
         require(all(width >= 1 for width in self.cvae_hidden), "cvae_hidden", "positive widths", self.cvae_hidden)
         require(self.cvae_lr > 0, "cvae_lr", "positive", self.cvae_lr)
         require(self.latent_size is None or self.latent_size >= 1, "latent_size", "at least 1", self.latent_size)
+        require(self.kl_weight >= 0, "kl_weight", "at least 0", self.kl_weight)
         clip = self.latent_clip
         require(clip is None or clip > 0, "latent_clip", "positive or None", clip)
         low, high = self.encoder_log_std_min, self.encoder_log_std_max
@@ -100,9 +103,10 @@ class MCQ(SAC):
             c.latent_size,
             c.latent_clip,
             (c.encoder_log_std_min, c.encoder_log_std_max),
+            c.kl_weight,
         ).to(self.device)
         self.behaviour_optimiser = self.adam(self.behaviour, lr=c.cvae_lr)
-        self.ood_generator = self._generator(seed, stream=1)
+        self.ood_generator = self.random_stream(seed, "ood")
 
     def update(self, batch: Batch) -> Metrics:
         """One step of the behaviour model, then SAC's with the critics' loss below."""
@@ -142,6 +146,7 @@ class MCQ(SAC):
             "loss_ood": loss.detach(),
             "q_ood": values.detach().mean(),
             "pseudo_target": target.mean(),
+            "behaviour_spread": behaviour_actions.std(dim=-2, unbiased=False).mean(),
         }
 
     def draw_behaviour(self, states: Tensor) -> Tensor:

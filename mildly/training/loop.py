@@ -167,7 +167,7 @@ class _Training:
         self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         self.algorithm.prepare(data)
         self.replay = Replay.of(data, device, self.algorithm.scaling)
-        self.sampler = torch.Generator(device=device).manual_seed(plan.seed)
+        self.sampler = self.algorithm.random_stream(plan.seed, "batches")
         self.step = 0
         self.sums: Metrics = {}
         """Sums of the metrics since the last line of the log."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from mildly.algorithms.base import Algorithm
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
@@ -59,7 +58,7 @@ def train_online(
     env = make_env(meta.env_id)
     low, high = action_bounds(env)
     rng = np.random.default_rng(seed)
-    sampler = torch.Generator(device=algorithm.device).manual_seed(seed)
+    sampler = algorithm.random_stream(seed, "batches")
     replay = Replay.empty(max_steps, algorithm.observation_size, algorithm.action_size, algorithm.device)
     run = OnlineRun(algorithm)
     policy = algorithm.policy()  # shares the actor's weights, so it acts with what has been learnt so far

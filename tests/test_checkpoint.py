@@ -1,0 +1,110 @@
+"""Checkpoints: written whole or not at all, and damage is told."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+
+from mildly.errors import MildlyError
+from mildly.training import checkpoint
+
+TENSORS = {
+    "weights": torch.linspace(-1, 1, 6).reshape(2, 3),
+    "scalar": torch.tensor(3.5),
+    "state": torch.Generator().manual_seed(1).get_state(),
+    "double": torch.tensor([1e-300, float("inf")], dtype=torch.float64),
+    "empty": torch.zeros(0, 4),
+}
+FACTS = {"step": 7, "metrics": ["a", "b"], "seconds": {"update": 0.1}}
+
+
+def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "checkpoint.safetensors"
+    checkpoint.save(path, {**TENSORS, "turned": TENSORS["weights"].T}, FACTS)
+    tensors, facts = checkpoint.load(path)
+    assert facts == FACTS
+    assert torch.equal(tensors.pop("turned"), TENSORS["weights"].T)
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == TENSORS[name].dtype
+        assert torch.equal(tensor, TENSORS[name])
+
+
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_any_flipped_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: float, flip: int) -> None:
+    path = tmp_path_factory.mktemp("flip") / "checkpoint.safetensors"
+    checkpoint.save(path, TENSORS, FACTS)
+    damaged = bytearray(path.read_bytes())
+    damaged[int(place * len(damaged))] ^= flip
+    path.write_bytes(damaged)
+    with pytest.raises(MildlyError, match="damaged") as error:
+        checkpoint.load(path)
+    assert str(path) in str(error.value)
+
+
+@given(kept=st.floats(0, 1, exclude_max=True))
+def test_any_cut_is_noticed(tmp_path_factory: pytest.TempPathFactory, kept: float) -> None:
+    path = tmp_path_factory.mktemp("cut") / "checkpoint.safetensors"
+    checkpoint.save(path, TENSORS, FACTS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(MildlyError, match="damaged") as error:
+        checkpoint.load(path)
+    assert str(path) in str(error.value)
+
+
+class Hostile:
+    """Its pickle would write a file when loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_empty_file_pickle_folder_and_nothing_are_told_and_no_code_runs(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    path = tmp_path / "checkpoint.safetensors"
+    for damage in (b"", pickle.dumps(Hostile(victim))):
+        path.write_bytes(damage)
+        with pytest.raises(MildlyError, match=r"checkpoint\.safetensors: the checkpoint is damaged"):
+            checkpoint.load(path)
+    torch.save({"weights": torch.zeros(2)}, path)
+    with pytest.raises(MildlyError, match="damaged"):
+        checkpoint.load(path)
+    for missing in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(MildlyError, match=r"damaged"):
+            checkpoint.load(missing)
+    assert not victim.exists()
+
+
+def test_checkpoint_of_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    with monkeypatch.context() as later:
+        later.setattr(checkpoint, "FORMAT", 2)
+        checkpoint.save(path, TENSORS, FACTS)
+    with pytest.raises(MildlyError, match="format 2, expected 1"):
+        checkpoint.load(path)
+
+
+def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(path, TENSORS, FACTS)
+    before = path.read_bytes()
+    unfinished = tmp_path / "checkpoint.safetensors.tmp"
+    unfinished.mkdir()
+    with pytest.raises((OSError, SafetensorError)):
+        checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
+    assert path.read_bytes() == before
+    unfinished.rmdir()
+    unfinished.write_bytes(b"half of one")
+    checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
+    assert checkpoint.load(path)[1] == {"step": 8}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.safetensors"]
