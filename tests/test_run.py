@@ -44,6 +44,7 @@ def test_folder_holds_the_files_of_the_contract_and_nothing_else(finished: Run) 
         "policy/policy.json",
         "policy/weights.safetensors",
         "run.json",
+        "timing.json",
     ]
 
 

@@ -262,17 +262,13 @@ class _Training:
             state = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
             state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
             state["sampler"] = self.sampler.get_state()
-            facts = {
-                "step": self.step,
-                "metrics": list(self.sums),
-                "summed": self.summed,
-                "seconds": dict(self.seconds),
-            }
+            facts = {"step": self.step, "metrics": list(self.sums), "summed": self.summed}
             try:
                 self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
                 checkpoint.save(self.run.checkpoint, state, facts)
             except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
                 raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
+        self.run.write_timing(self.seconds)
 
     def restore(self) -> None:
         """Go to where the last checkpoint stands; a run without one starts over."""
@@ -290,7 +286,7 @@ class _Training:
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
             self.step, self.summed = facts["step"], facts["summed"]
-            self.seconds.update(facts["seconds"])
+            self.seconds.update(self.run.timing())
         self.run.rewind(self.step)
 
     @contextmanager

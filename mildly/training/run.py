@@ -6,6 +6,7 @@ A run leaves
     metrics.jsonl          a line every few hundred steps: losses and value estimates
     evaluations.jsonl      a line an evaluation: every episode's return
     checkpoint.safetensors the whole state, replaced atomically
+    timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints
     policy/                the policy as of the last checkpoint, ready to deploy
 """
 
@@ -15,6 +16,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -116,6 +118,21 @@ class Run:
     def evaluations(self) -> list[dict[str, Any]]:
         """The lines of `evaluations.jsonl`."""
         return _read_lines(self.path / "evaluations.jsonl")
+
+    def timing(self) -> dict[str, float]:
+        """Seconds spent so far, by what they were spent on; empty before the first checkpoint."""
+        path = self.path / "timing.json"
+        try:
+            return {part: float(seconds) for part, seconds in json.loads(path.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MildlyError(f"{path}: damaged ({error}).") from error
+
+    def write_timing(self, seconds: Mapping[str, float]) -> None:
+        """Replace `timing.json`."""
+        with replacing(self.path / "timing.json") as unfinished:
+            unfinished.write_text(json.dumps({part: round(spent, 3) for part, spent in seconds.items()}) + "\n")
 
     def rewind(self, step: int) -> None:
         """Forget lines written after a checkpoint's step, and any line a crash cut short."""
