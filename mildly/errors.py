@@ -10,9 +10,13 @@ class MildlyError(Exception):
     """A mistake the user can mend. The command prints its text alone and exits with code 2."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> MildlyError:
-    """An error for a name that does not exist, with the nearest one that does."""
+def unknown_name(kind: str, name: str, known: Iterable[str], listing: str = "") -> MildlyError:
+    """An error for a name that does not exist, with the nearest one that does.
+
+    The names that exist are listed, unless there is a command, `listing`, that shows them.
+    """
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return MildlyError(f"unknown {kind} '{name}'.{hint} Known: {', '.join(names)}.")
+    known_ones = f"'{listing}' shows those there are." if listing else f"Known: {', '.join(names)}."
+    return MildlyError(f"unknown {kind} '{name}'.{hint} {known_ones}")

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from mildly.cli.output import console, parse, table
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, unknown_name
 
 
 @dataclass
@@ -58,9 +58,12 @@ def main(args: Sequence[str]) -> int:
     from mildly.training.loop import usable_device
 
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    pairs = [(a, p) for a in options.algorithm for p in options.preset if p in algorithm_named(a).PRESETS]
-    if not pairs:
-        raise MildlyError(f"no such preset of {', '.join(options.algorithm)}: {', '.join(options.preset)}.")
+    presets = {name: algorithm_named(name).PRESETS for name in options.algorithm}
+    known = {preset for there in presets.values() for preset in there}
+    for preset in options.preset:
+        if preset not in known:
+            raise unknown_name("preset", preset, known)
+    pairs = [(name, preset) for name in options.algorithm for preset in options.preset if preset in presets[name]]
     rows = []
     for algorithm, preset in pairs:
         fields = {"batch_size": options.batch_size, "num_actions": options.num_actions if algorithm == "mcq" else None}

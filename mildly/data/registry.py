@@ -39,7 +39,7 @@ def load_dataset(source: str | os.PathLike[str] | Dataset) -> Dataset:
         return _from_data_folder(name)
     if path.suffix or len(path.parts) > 1:
         raise MildlyError(f"{name}: no such file or folder.")
-    raise unknown_name("data set", name, [*builtin_names(), *PAPER_DATASETS])
+    raise unknown_name("data set", name, [*builtin_names(), *PAPER_DATASETS], listing="mildly data list")
 
 
 def name_of(source: str) -> str:

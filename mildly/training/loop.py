@@ -185,6 +185,7 @@ class _Training:
             while self.step < plan.steps:
                 self._one_step()
                 last = self.step == plan.steps
+                progress.tick(self.step)
                 stopping = bool(stop)  # asked once a step: a signal from here on is the next step's
                 if self.step % plan.log_every == 0 or last:
                     self._log(progress)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-_PLAIN_SECONDS = 15.0
+_PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
 
 
@@ -22,7 +22,7 @@ class TrainingProgress:
         self.score = ""
         self.details = ""
         self.first, self.began = start, time.monotonic()
-        self.last_line = 0.0
+        self.shown = self.began
         self.bar: Progress | None = None
         if self.console.is_terminal:
             self.bar = Progress(
@@ -30,7 +30,6 @@ class TrainingProgress:
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[speed]}"),
-                TimeRemainingColumn(),
                 TextColumn("{task.fields[details]}"),
                 console=self.console,
             )
@@ -47,30 +46,35 @@ class TrainingProgress:
         if self.bar:
             self.bar.stop()
 
+    def tick(self, step: int) -> None:
+        """A step has been made; shown if the last look is long enough ago."""
+        if time.monotonic() - self.shown > (_BAR_SECONDS if self.bar else _PLAIN_SECONDS):
+            self._show(step)
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """New losses at a step."""
         self.details = "  ".join(f"{name} {values[name]:.4g}" for name in _SHOWN if name in values)
-        self._show(step)
+        if step == self.steps:
+            self._show(step)
 
     def evaluated(self, step: int, score: float | None, mean_return: float) -> None:
         """A new evaluation."""
         self.score = f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
-        self._show(step, force=True)
+        self._show(step)
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def _show(self, step: int, force: bool = False) -> None:
-        elapsed = time.monotonic() - self.began
-        speed = (step - self.first) / max(elapsed, 1e-9)
+    def _show(self, step: int) -> None:
+        self.shown = time.monotonic()
+        speed = (step - self.first) / max(self.shown - self.began, 1e-9)
+        pace = f"{speed:.1f} steps/s  {_clock((self.steps - step) / max(speed, 1e-9))} left"
         details = "  ".join(part for part in (self.score, self.details) if part)
         if self.bar:
-            self.bar.update(self.task, completed=step, speed=f"{speed:.1f} steps/s", details=details)
-        elif force or step == self.steps or time.monotonic() - self.last_line > _PLAIN_SECONDS:
-            self.last_line = time.monotonic()
-            left = (self.steps - step) / max(speed, 1e-9)
-            self.say(f"{self.title}  {step}/{self.steps}  {speed:.1f} steps/s  {_clock(left)} left  {details}")
+            self.bar.update(self.task, completed=step, speed=pace, details=details)
+        else:
+            self.say(f"{self.title}  {step}/{self.steps}  {pace}  {details}")
 
 
 def _clock(seconds: float) -> str:
