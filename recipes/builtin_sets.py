@@ -20,7 +20,7 @@ import torch
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.collect import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
-from mildly.evaluation.environments import make_env
+from mildly.environments import make_env
 from mildly.policy import Policy
 from mildly.training.online import OnlineRun, train_online
 

@@ -17,8 +17,8 @@ from conftest import train_tiny
 import mildly
 from mildly.data.dataset import Meta
 from mildly.data.registry import load_dataset
+from mildly.environments import make_env
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import make_env
 from mildly.evaluation.rollout import rollout
 from mildly.networks import TanhGaussianActor
 from mildly.policy import Policy
@@ -149,7 +149,7 @@ def test_unstable_simulation_is_quiet_and_leaves_no_log(tmp_path: Path) -> None:
 import sys
 import numpy as np
 if sys.argv[1] == "ours":
-    from mildly.evaluation.environments import make_env
+    from mildly.environments import make_env
     env = make_env("Hopper-v4")
 else:
     import gymnasium

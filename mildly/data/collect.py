@@ -11,8 +11,8 @@ import numpy as np
 
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.tasks import task_of
+from mildly.environments import action_bounds, make_env
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import action_bounds, make_env
 
 ActFunction = Callable[[Array, np.random.Generator], Array]
 """Observations (n, o) to actions (n, a) in [-1, 1]."""

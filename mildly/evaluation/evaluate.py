@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
-from mildly.evaluation.environments import check_fit
+from mildly.environments import check_fit
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
 from mildly.training.run import Run

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mildly.data.dataset import Array, Meta, normalised_score
+from mildly.environments import make_env
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import make_env
 
 SEED_OFFSET = 100
 """Evaluation episode i of a run with seed s starts from environment seed s + 100 + i, always."""

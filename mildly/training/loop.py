@@ -24,8 +24,8 @@ from mildly.algorithms.base import Algorithm, Metrics, make_config
 from mildly.data.dataset import Dataset
 from mildly.data.registry import builtin_names, load_dataset
 from mildly.data.replay import Replay
+from mildly.environments import check_fit
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import check_fit
 from mildly.evaluation.rollout import rollout
 from mildly.training import checkpoint
 from mildly.training.progress import TrainingProgress

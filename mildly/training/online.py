@@ -11,7 +11,7 @@ import numpy as np
 from mildly.algorithms.base import Algorithm
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.replay import Replay
-from mildly.evaluation.environments import action_bounds, make_env
+from mildly.environments import action_bounds, make_env
 from mildly.evaluation.rollout import rollout
 
 

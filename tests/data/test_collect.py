@@ -10,8 +10,8 @@ import pytest
 
 from mildly.data.collect import ArrayPolicy, collect, concatenate, uniform
 from mildly.data.dataset import FIELDS, Dataset, Meta
+from mildly.environments import make_env
 from mildly.errors import MildlyError
-from mildly.evaluation.environments import make_env
 
 META = Meta(name="pendulum-random", env_id="Pendulum-v1", action_low=(-2.0,), action_high=(2.0,))
 
