@@ -32,7 +32,9 @@ def console() -> Console:
 
 def table(*columns: str, title: str | None = None) -> Table:
     """A plain table: the first column is text, the others are numbers, aligned to the right."""
-    made = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
+    made = Table(
+        title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", show_header=any(columns)
+    )
     for i, column in enumerate(columns):
         made.add_column(column, justify="right" if i else "left", no_wrap=True)
     return made
