@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mildly.training.run import Run
+from mildly.run import Run
 
 _LINES = 200
 

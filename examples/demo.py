@@ -5,6 +5,7 @@ Safe to stop and start again: each training goes on from its last checkpoint, an
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from rich.table import Table
 
 import mildly
 from mildly.report.plots import learning_curves
-from mildly.training.run import Run
+from mildly.run import Run
+from mildly.training.loop import Stopped
 
 DATASET = "pendulum-mixed"
-STEPS = {"bc": 4_000, "mcq": 6_000}
+STEPS = {"bc": 5_000, "mcq": 5_000}
 OUT = Path("demo")
 
 
@@ -71,4 +73,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Stopped as stopped:
+        print(f"{stopped}\nOr run the demo again: it goes on from there.", file=sys.stderr)
+        sys.exit(stopped.exit_code)

@@ -19,8 +19,18 @@ def replacing(path: Path) -> Iterator[Path]:
         yield unfinished
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
-        unfinished.chmod(0o644)  # safetensors writes files that only their owner can read
+        unfinished.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
         os.replace(unfinished, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)  # the new name, too, survives a loss of power
+        os.close(folder)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """The process's mask for new files, which can be read only by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

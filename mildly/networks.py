@@ -120,6 +120,8 @@ class TanhGaussian(NamedTuple):
 class TanhGaussianActor(nn.Module):
     """pi(.|s): a network gives mean and log standard deviation of a Gaussian, squashed into [-1, 1] by tanh."""
 
+    kind = "tanh-gaussian"
+
     def __init__(
         self,
         observation_size: int,
@@ -150,5 +152,5 @@ class TanhGaussianActor(nn.Module):
         return torch.tanh(distribution.mean) if deterministic else distribution.sample(1, generator)[:, 0]
 
 
-ACTORS: dict[str, type[TanhGaussianActor]] = {"tanh-gaussian": TanhGaussianActor}
+ACTORS: dict[str, type[TanhGaussianActor]] = {actor.kind: actor for actor in (TanhGaussianActor,)}
 """The kinds of actor a saved policy can hold."""

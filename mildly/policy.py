@@ -28,7 +28,6 @@ class Policy:
     """A trained actor with everything needed to act: observation scaling and the action bounds inside."""
 
     actor: TanhGaussianActor
-    kind: str = "tanh-gaussian"
     scaling: Scaling | None = None
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
@@ -47,7 +46,7 @@ class Policy:
             deterministic: the policy's mean action; otherwise a draw from it.
             generator: source of the draws, for repeatable ones.
         """
-        given = np.asarray(observations, dtype=np.float32)
+        given = np.array(observations, dtype=np.float32, order="C")  # torch takes no read-only or reversed arrays
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
             raise MildlyError(
                 f"observations have shape {given.shape}; this policy takes ({self.observation_size},) "
@@ -71,7 +70,7 @@ class Policy:
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
-            "actor": self.kind,
+            "actor": self.actor.kind,
             "spec": self.actor.spec,
             "action_low": self.action_low,
             "action_high": self.action_high,
@@ -108,7 +107,7 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
-    return Policy(actor, kind=description["actor"], scaling=scaling, action_low=low, action_high=high)
+    return Policy(actor, scaling=scaling, action_low=low, action_high=high)
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:

@@ -21,6 +21,7 @@ from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.collect import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.environments import make_env
+from mildly.evaluation.rollout import rollout
 from mildly.policy import Policy
 from mildly.training.online import OnlineRun, train_online
 
@@ -56,9 +57,9 @@ RECIPES = {
     ),
     "hopper-mixed": Recipe(
         env_id="Hopper-v4",
-        sac=SACConfig(hidden=(256, 256)),
+        sac=SACConfig(hidden=(256, 256), batch_size=128, critic_lr=1e-3),
         random_steps=5_000,
-        medium_return=1_000.0,
+        medium_return=800.0,
         max_steps=200_000,
         expert_steps=0,
         eval_every=1_000,
@@ -72,12 +73,14 @@ def make(name: str) -> Dataset:
     recipe = RECIPES[name]
     meta = describe(name, recipe.env_id)
     medium = learn(recipe, meta, recipe.max_steps, recipe.medium_return)
+    if medium.evaluations[-1][1] < recipe.medium_return:
+        raise SystemExit(f"{name}: the agent did not reach {recipe.medium_return} within {recipe.max_steps} steps")
     random_part = collect(recipe.env_id, uniform(medium.algorithm.action_size), recipe.part, meta, seed=recipe.seed + 1)
     replay_part = thinned(medium.dataset(meta), recipe.part, recipe.seed + 2)
     medium_part = collect(recipe.env_id, stochastic(medium.algorithm.policy()), recipe.part, meta, seed=recipe.seed + 3)
     if recipe.expert_steps:
         expert = learn(recipe, meta, recipe.expert_steps, float("inf"))
-        best = max(value for _, value in expert.evaluations)
+        best = rollout(expert.algorithm.policy(meta), meta, episodes=50, seed=1).mean_return
         worst = float(random_part.episode_returns().mean())
         meta = replace(meta, reference_min=round(worst, 1), reference_max=round(best, 1))
     step, value = medium.evaluations[-1]

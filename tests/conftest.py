@@ -6,10 +6,12 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,13 +20,21 @@ from mildly.algorithms.base import Algorithm
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.replay import Batch
 from mildly.networks import Critics
+from mildly.run import Run
 from mildly.training import checkpoint
 from mildly.training.loop import train
-from mildly.training.run import Run
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Bits depend on the number of threads, so that a test which changes it must not reach the next one."""
+    yield
+    torch.set_num_threads(1)
+
 
 OBSERVATIONS, ACTIONS = 3, 2
 """Sizes of the tiny problem on which algorithms are tested."""
@@ -123,7 +133,7 @@ def slow_draw(actor: Layers, state: Any, noise: Any, low: float, high: float) ->
 # Whole runs: tiny networks on the built-in set, in this process or as the command in another one.
 
 SCHEDULE: dict[str, Any] = {
-    "steps": 200,
+    "steps": 300,
     "log_every": 5,
     "eval_every": 50,
     "episodes": 1,

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 import textwrap
 from itertools import pairwise
 
@@ -345,3 +346,34 @@ def test_behaviour_cloning_learns_the_datas_actions(objective):
     for _ in range(300):
         metrics = learner.update(batch)
     assert metrics["policy_distance"].item() < 0.01
+
+
+def test_a_counter_is_part_of_the_state_and_what_cannot_be_kept_is_refused():
+    counting, other = tiny("bc"), tiny("bc")
+    counting.updates, other.updates = 7, 0
+    other.load_state_dict(counting.state_dict())
+    assert other.updates == 7
+    counting.history = [1, 2]
+    with pytest.raises(TypeError, match=r"BC.history is a list"):
+        counting.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lam": "0.5"}, "lam must be a number, got '0.5'"),
+        ({"hidden": 256}, "hidden must be whole numbers, got 256"),
+        ({"num_actions": 2.5}, "num_actions must be a whole number, got 2.5"),
+        ({"one_sided": 1}, "one_sided must be True or False, got 1"),
+        ({"batch_size": True}, "batch_size must be a whole number, got True"),
+        ({"lamb": 0.5}, "unknown hyperparameter 'lamb'. Did you mean 'lam'"),
+    ],
+)
+def test_a_field_of_the_wrong_type_or_name_is_named(fields, message):
+    with pytest.raises(MildlyError, match=re.escape(message)):
+        make_config(ALGORITHMS["mcq"], "paper", "", fields)
+
+
+def test_lists_and_whole_numbers_pass_where_tuples_and_floats_are_meant():
+    config = make_config(ALGORITHMS["mcq"], "paper", "", {"hidden": [8, 8], "lam": 1, "latent_clip": None})
+    assert (config.hidden, config.lam, config.latent_clip) == ((8, 8), 1, None)

@@ -37,15 +37,35 @@ def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
 
 
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-def test_any_flipped_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: float, flip: int) -> None:
+def test_a_flipped_byte_is_noticed_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, place: float, flip: int
+) -> None:
+    """Harmless is only what means the same, such as other white space in the header's padding."""
     path = tmp_path_factory.mktemp("flip") / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
     damaged = bytearray(path.read_bytes())
     damaged[int(place * len(damaged))] ^= flip
     path.write_bytes(damaged)
-    with pytest.raises(MildlyError, match="damaged") as error:
+    try:
+        tensors, facts = checkpoint.load(path)
+    except MildlyError as error:
+        damage = str(error)
+        assert "damaged" in damage
+        assert str(path) in damage
+        return
+    assert facts == FACTS
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensor, TENSORS[name]) for name, tensor in tensors.items())
+
+
+def test_a_flipped_byte_of_the_weights_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(path, TENSORS, FACTS)
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(MildlyError, match="does not match its digest"):
         checkpoint.load(path)
-    assert str(path) in str(error.value)
 
 
 @given(kept=st.floats(0, 1, exclude_max=True))

@@ -230,7 +230,7 @@ def test_train_then_evaluate_in_other_processes_with_progress_as_plain_lines(tmp
     trained = mildly(*train_args("mcq", "runs/a[b]:cat:"), cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     progress = trained.stderr.splitlines()
-    assert any(line.startswith("mcq on pendulum-mixed  100/200") and "steps/s" in line for line in progress)
+    assert any(line.startswith("mcq on pendulum-mixed  100/300") and "steps/s" in line for line in progress)
     assert any(line.startswith("mcq on pendulum-mixed  200/200") and "score" in line for line in progress)
     assert "\x1b" not in trained.stderr + trained.stdout
     assert "run: runs/a[b]:cat:\n" in trained.stdout
@@ -256,10 +256,10 @@ def test_evaluate_shows_every_episode_in_a_table(tmp_path: Path, capsys: pytest.
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["episode", "seed", "return", "length", "score"]
-    assert [row[:2] for row in rows[1:3]] == [["1", "104"], ["2", "105"]]
+    assert [row[:2] for row in rows[1:3]] == [["1", "4100"], ["2", "4101"]]
     assert rows[-1][:3] == ["Pendulum-v1:", "mean", "return"]
     assert main(["evaluate", str(run), "--episodes", "1", "--seed", "9"]) == 0
-    assert " 109 " in capsys.readouterr().out
+    assert " 9100 " in capsys.readouterr().out
 
 
 def test_flag_wins_over_the_data_sets_value_and_that_over_the_preset(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import gymnasium
@@ -19,7 +20,7 @@ from mildly.data.dataset import Meta
 from mildly.data.registry import load_dataset
 from mildly.environments import make_env
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import rollout
+from mildly.evaluation.rollout import episode_seed, rollout
 from mildly.networks import TanhGaussianActor
 from mildly.policy import Policy
 
@@ -34,21 +35,27 @@ def random_policy(observation_size: int, action_size: int, bound: float = 1.0, s
 PENDULUM = Meta("swing", env_id="Pendulum-v1", reference_min=-1200.0, reference_max=-200.0)
 
 
+def alone(env_id: str, policy: Policy, seed: int) -> tuple[float, int]:
+    """Return and length of one episode in plain gymnasium."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = gymnasium.make(env_id)
+    observation, _ = env.reset(seed=seed)
+    total, length, ended = 0.0, 0, False
+    while not ended:
+        observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+        total, length, ended = total + float(reward), length + 1, terminated or truncated
+    env.close()
+    return total, length
+
+
 def test_episodes_side_by_side_equal_episodes_alone_in_plain_gymnasium() -> None:
     policy = random_policy(3, 1, bound=2.0)
     result = rollout(policy, PENDULUM, episodes=3, seed=7)
-    assert result.seeds == [107, 108, 109]
-    assert result.lengths == [200] * 3
-    for seed, total in zip(result.seeds, result.returns, strict=True):
-        env = gymnasium.make("Pendulum-v1")
-        observation, _ = env.reset(seed=seed)
-        alone, ended = 0.0, False
-        while not ended:
-            observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
-            alone += float(reward)
-            ended = terminated or truncated
-        env.close()
-        assert total == pytest.approx(alone, rel=1e-4)  # a batch of one rounds differently
+    assert result.seeds == [7100, 7101, 7102]
+    for seed, total, length in zip(result.seeds, result.returns, result.lengths, strict=True):
+        expected = alone("Pendulum-v1", policy, seed)
+        assert (total, length) == (pytest.approx(expected[0], rel=1e-4), 200)  # a batch of one rounds differently
     assert len(set(result.returns)) == 3
 
 
@@ -58,9 +65,14 @@ def test_episodes_that_end_early_leave_the_others_running() -> None:
     together = rollout(policy, Meta("hop", env_id="Hopper-v4"), episodes=4, seed=0)
     assert len(set(together.lengths)) > 1
     for i in range(4):
-        alone = rollout(policy, Meta("hop", env_id="Hopper-v4"), episodes=1, seed=i)
-        assert alone.lengths[0] == together.lengths[i]
-        assert alone.returns[0] == pytest.approx(together.returns[i], rel=1e-3)
+        total, length = alone("Hopper-v4", policy, together.seeds[i])
+        assert length == together.lengths[i]
+        assert total == pytest.approx(together.returns[i], rel=1e-3)
+
+
+def test_runs_of_different_seeds_share_no_evaluation_episode() -> None:
+    seeds = [episode_seed(seed, episode) for seed in range(4) for episode in range(100)]
+    assert len(set(seeds)) == 400
 
 
 def test_equal_seeds_give_equal_episodes_to_the_bit() -> None:

@@ -29,7 +29,7 @@ def changed_mcq(**fields: Any) -> MCQ:
 
 
 def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
-    """The paper's Eq. 10 to 12 in loops over single numbers, on the draws the learner is about to make."""
+    """The paper's Eq. 11 to 13 in loops over single numbers, on the draws the learner is about to make."""
     c, sets = mcq.config, 2 if mcq.config.independent_samples else 1
     actor, decoder = Layers.of(mcq.pi.net), Layers.of(mcq.behaviour.decoder)
     critics = [Layers.of_critic(mcq.critics, j) for j in range(2)]
@@ -166,7 +166,7 @@ def test_critic_loss_gives_a_gradient_to_the_critics_alone():
 
 def test_actor_loss_gives_a_gradient_to_the_actor_alone():
     mcq, batch = changed_mcq(), make_batch()
-    mcq.actor_loss(batch, mcq.pi(batch.observations).draw(mcq.generator)).backward()
+    mcq.actor_loss(batch, mcq.pi(batch.observations).draw(mcq.generator))[0].backward()
     assert with_gradient(mcq) == {"pi"}
 
 

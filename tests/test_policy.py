@@ -121,7 +121,7 @@ def test_a_loaded_policy_acts_as_the_saved_one(policy, observations, tmp_path):
     assert np.array_equal(policy.act(observations), loaded.act(observations))
     draws = [p.act(observations, False, torch.Generator().manual_seed(1)) for p in (policy, loaded)]
     assert np.array_equal(*draws)
-    assert (loaded.action_low, loaded.action_high, loaded.kind) == (LOW, HIGH, "tanh-gaussian")
+    assert (loaded.action_low, loaded.action_high, loaded.actor.kind) == (LOW, HIGH, "tanh-gaussian")
     assert loaded.actor.spec == policy.actor.spec
     assert not any(parameter.requires_grad for parameter in loaded.actor.parameters())
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import COMMAND, SCHEDULE, content, make_dataset, mildly, run_fields, train_args, train_tiny
 
@@ -139,7 +140,7 @@ def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path
     half = (run / "checkpoint.safetensors").read_bytes()[:1000]
     (run / "checkpoint.safetensors.tmp").write_bytes(half)
     (run / "policy" / "weights.safetensors.tmp").write_bytes(half)
-    resume(run, steps=200)
+    resume(run, steps=300)
     assert content(run) == whole
     assert not list(run.rglob("*.tmp"))
 
@@ -150,7 +151,7 @@ def test_every_algorithm_resumed_equals_uninterrupted_run(tmp_path: Path, algori
     alone = train_tiny(algorithm, tmp_path / "alone", normalise_observations=True).path
     run = train_tiny(algorithm, tmp_path / "run", normalise_observations=True, steps=100).path
     assert content(run) != content(alone)
-    resume(run, steps=200)
+    resume(run, steps=300)
     assert content(run) == content(alone)
 
 
@@ -167,7 +168,7 @@ def test_interrupted_run_says_how_to_resume_and_resumed_equals_uninterrupted_run
     assert f"mildly train --resume '{run}'" in message
     assert "Traceback" not in message
     tensors, facts = checkpoint.load(run / "checkpoint.safetensors")
-    assert f"stopped at step {facts['step']} of 200" in message
+    assert f"stopped at step {facts['step']} of 300" in message
     assert any(name.startswith("sums.") for name in tensors) == (facts["step"] % 37 > 0)
     resume(run)
     assert content(run) == content(alone)
@@ -203,7 +204,7 @@ def test_resuming_a_finished_run_changes_nothing_and_shows_the_result(
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["train", "--resume", str(run)]) == 0
-    assert "step 200: mean return" in capsys.readouterr().out
+    assert "step 300: mean return" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -219,6 +220,51 @@ def test_resume_refuses_data_that_have_changed(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(MildlyError, match="no such file or folder"):
         resume(run.path, steps=20)
+
+
+def test_resume_refuses_data_changed_in_place(tmp_path: Path) -> None:
+    folder = make_dataset(seed=0).save(tmp_path / "data")
+    run = train_tiny("bc", tmp_path / "run", dataset=folder, steps=10)
+    actions = np.load(folder / "actions.npy")
+    np.save(folder / "actions.npy", -actions)
+    with pytest.raises(MildlyError, match="its content is not what was saved"):
+        resume(run.path, steps=20)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("device", "nonsense", "device 'nonsense' cannot be used here"),
+        ("threads", -1, "threads must be at least 1"),
+        ("log_every", 0, "log_every must be at least 1"),
+        ("env", "Hopper-v4", "environment 'Hopper-v4' has observations"),
+        ("algorithm", "mqc", "Did you mean 'mcq'"),
+    ],
+)
+def test_resume_of_a_plan_that_cannot_be_carried_out_says_why(
+    tmp_path: Path, field: str, value: object, message: str
+) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=10).path
+    plan = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**plan, field: value}))
+    with pytest.raises(MildlyError, match=message):
+        resume(run, steps=20)
+
+
+def test_resume_can_change_the_number_of_threads_and_keeps_the_versions_it_began_with(tmp_path: Path) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=10).path
+    plan = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**plan, "versions": {"torch": "1.0"}}))
+    resume(run, steps=20, threads=2)
+    said = json.loads((run / "run.json").read_text())
+    assert (said["threads"], said["steps"], said["versions"]) == (2, 20, {"torch": "1.0"})
+
+
+def test_lines_that_the_checkpoint_knows_must_be_there(tmp_path: Path) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=10).path
+    (run / "metrics.jsonl").write_text("")
+    with pytest.raises(MildlyError, match=r"metrics.jsonl: lines that the checkpoint knows are missing"):
+        resume(run, steps=20)
 
 
 def files_of(run: Path) -> dict[str, bytes]:

@@ -13,8 +13,8 @@ from conftest import train_tiny
 from mildly.algorithms import ALGORITHMS
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
+from mildly.run import Run
 from mildly.training.loop import train
-from mildly.training.run import Run
 
 
 @pytest.fixture(scope="module")

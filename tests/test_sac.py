@@ -112,7 +112,7 @@ def test_actor_loss_equals_a_slow_computation(sac):
         action, log_prob = slow_draw(actor, batch.observations[i], noise[i], -20, 2)
         lowest = min(critic(batch.observations[i], action)[0] for critic in critics)
         expected += (math.exp(-0.7) * log_prob - lowest) / 6
-    assert sac.actor_loss(batch, drawn).item() == pytest.approx(expected, rel=1e-4)
+    assert sac.actor_loss(batch, drawn)[0].item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(("log_prob", "direction"), [([3.0, 5.0], 1), ([-4.0, 2.0], -1)])
@@ -186,7 +186,7 @@ def test_critic_loss_gives_no_gradient_to_targets_actor_or_temperature(sac):
 
 def test_actor_loss_gives_no_gradient_to_critics_or_temperature(sac):
     batch = make_batch()
-    sac.actor_loss(batch, sac.pi(batch.observations).draw(sac.generator)).backward()
+    sac.actor_loss(batch, sac.pi(batch.observations).draw(sac.generator))[0].backward()
     assert len(grads(sac.pi)) == len(list(sac.pi.parameters()))
     assert grads(sac.critics, sac.target_critics) == []
     assert sac.log_alpha.grad is None

@@ -59,7 +59,7 @@ def test_evaluations_fall_on_their_steps_and_on_the_last(tmp_path: Path) -> None
     run = train_tiny("bc", tmp_path / "run", steps=25, eval_every=10, episodes=2, seed=3)
     evaluations = run.evaluations()
     assert [line["step"] for line in evaluations] == [10, 20, 25]
-    assert all(line["seeds"] == [103, 104] and len(line["returns"]) == 2 for line in evaluations)
+    assert all(line["seeds"] == [3100, 3101] and len(line["returns"]) == 2 for line in evaluations)
 
 
 def test_trained_policy_is_the_one_of_the_last_evaluation(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_data_without_an_environment_train_without_evaluation(
 ) -> None:
     run = train_tiny("bc", tmp_path / "run", dataset=make_dataset(), steps=10, eval_every=5)
     assert run.evaluations() == []
-    assert "'tiny' names no environment" in capsys.readouterr().err
+    assert "'tiny' names no environment to evaluate in" in capsys.readouterr().err
     with pytest.raises(MildlyError, match="names no environment"):
         mildly.evaluate(run)
 

@@ -8,12 +8,12 @@ scaling, is computed anew by `prepare`.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError, unknown_name
+from mildly.networks import TanhGaussianActor
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]
@@ -44,6 +45,10 @@ def require(condition: bool, field: str, expected: str, value: object) -> None:
     """Raise an error that names the field unless the condition holds."""
     if not condition:
         raise MildlyError(f"{field} must be {expected}, got {value}.")
+
+
+_FIXED = (AlgorithmConfig, torch.device, Scaling, str, type(None))
+"""What an algorithm may keep besides its state: it follows from the config and the data."""
 
 
 class Algorithm(ABC):
@@ -80,7 +85,7 @@ class Algorithm(ABC):
         """One gradient step. Returns scalars as tensors, without waiting for the device."""
 
     @abstractmethod
-    def actor(self) -> nn.Module:
+    def actor(self) -> TanhGaussianActor:
         """The network that acts."""
 
     @classmethod
@@ -96,14 +101,14 @@ class Algorithm(ABC):
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learnt policy, acting in the units of the environment that `meta` describes."""
         return Policy(
-            self.actor(),  # type: ignore[arg-type]
+            self.actor(),
             scaling=self.scaling,
             action_low=meta.action_low if meta else None,
             action_high=meta.action_high if meta else None,
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training, flat, as tensors: weights, optimisers, generators."""
+        """Everything that changes during training, flat, as tensors: weights, optimisers, generators, counters."""
         state: dict[str, Tensor] = {}
         for name, value in vars(self).items():
             if isinstance(value, nn.Module):
@@ -115,6 +120,13 @@ class Algorithm(ABC):
                 state[name] = value.get_state()
             elif isinstance(value, Tensor):
                 state[name] = value.detach()
+            elif isinstance(value, int | float):
+                state[name] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+            elif not isinstance(value, _FIXED):
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot keep: "
+                    "make it a module, an optimiser, a tensor, a generator or a number."
+                )
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -134,6 +146,8 @@ class Algorithm(ABC):
             elif isinstance(value, Tensor):
                 with torch.no_grad():
                     value.copy_(state[name])
+            elif isinstance(value, int | float):
+                setattr(self, name, type(value)(state[name].item()))
 
     def adam(self, *modules: nn.Module | Tensor, lr: float) -> torch.optim.Adam:
         """Adam, fused into one kernel, over the parameters of modules or over single tensors."""
@@ -161,8 +175,34 @@ def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: M
     """A config from a preset, the paper's values for the data set, and the user's own fields, the last winning."""
     if preset not in algorithm.PRESETS:
         raise unknown_name("preset", preset, algorithm.PRESETS)
-    known = {field.name for field in dataclasses.fields(algorithm.Config)}
-    for name in fields:
-        if name not in known:
-            raise unknown_name("hyperparameter", name, known)
-    return algorithm.Config(**{**algorithm.PRESETS[preset], **algorithm.for_dataset(dataset, preset), **fields})
+    return build_config(algorithm, {**algorithm.PRESETS[preset], **algorithm.for_dataset(dataset, preset), **fields})
+
+
+def build_config(algorithm: type[Algorithm], fields: Mapping[str, Any]) -> Any:
+    """A config from fields that came from a user or a file: names and types are checked, lists become tuples."""
+    types = get_type_hints(algorithm.Config)
+    for name, value in fields.items():
+        if name not in types:
+            raise unknown_name("hyperparameter", name, types)
+        require(_fits(value, types[name]), name, _described(types[name]), repr(value))
+    return algorithm.Config(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type; whole numbers pass as floats, lists as tuples."""
+    choices = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, choice) for choice in choices)
+    if get_origin(kind) is Literal:
+        return value in choices
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple | list) and all(_fits(item, choices[0]) for item in value)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _described(kind: Any) -> str:
+    names = {"int": "a whole number", "float": "a number", "bool": "True or False", "tuple[int, ...]": "whole numbers"}
+    text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return names.get(text, text.replace("typing.", ""))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
 from mildly.data.replay import Batch
@@ -48,6 +48,10 @@ class BC(Algorithm):
 
     Config = BCConfig
     config: BCConfig
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
+    }
 
     def build(self, seed: int) -> None:
         """The actor and its optimiser."""
@@ -71,11 +75,6 @@ class BC(Algorithm):
             return error, error
         return -distribution.log_prob(batch.actions).mean(), error
 
-    def actor(self) -> nn.Module:
+    def actor(self) -> TanhGaussianActor:
         """The tanh-Gaussian actor."""
         return self.pi
-
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
-        "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
-    }

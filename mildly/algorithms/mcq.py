@@ -91,6 +91,16 @@ class MCQ(SAC):
 
     Config = MCQConfig
     config: MCQConfig
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "official": {
+            "hidden": (400, 400, 400),
+            "log_std_min": -5.0,
+            "pseudo_floor": 0.0,
+            "independent_samples": True,
+        },
+        "small": {**SAC.PRESETS["small"], "cvae_hidden": (128, 128)},
+    }
 
     def build(self, seed: int) -> None:
         """SAC's parts and the behaviour model, with random numbers of its own: SAC's stream stays untouched."""
@@ -168,26 +178,12 @@ class MCQ(SAC):
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
-        """The paper's lam for a data set and, in the preset `official`, what the authors' code does with it."""
+        """The paper's lam for a data set and what a preset does on it besides."""
         table = _hyperparameters()
         task = re.sub(r"-v\d+$", "", name.removesuffix("-recollected"))
-        fields: dict[str, Any] = {}
-        if task in table["lam"]:
-            fields["lam"] = table["lam"][task]
-        if preset == "official":
-            fields |= table["official"].get(task, {})
-        return fields
-
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
-        "official": {
-            "hidden": (400, 400, 400),
-            "log_std_min": -5.0,
-            "pseudo_floor": 0.0,
-            "independent_samples": True,
-        },
-        "small": {**SAC.PRESETS["small"], "cvae_hidden": (128, 128)},
-    }
+        lam = {"lam": table["lam"][task]} if task in table["lam"] else {}
+        besides: dict[str, Any] = table["presets"].get(preset, {}).get(task, {})
+        return lam | besides
 
 
 @cache

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
 from mildly.data.replay import Batch
@@ -66,6 +66,16 @@ class SAC(Algorithm):
 
     Config = SACConfig
     config: SACConfig
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "small": {
+            "hidden": (128, 128),
+            "batch_size": 128,
+            "actor_lr": 1e-3,
+            "critic_lr": 1e-3,
+            "alpha_lr": 1e-3,
+        },
+    }
 
     def build(self, seed: int) -> None:
         """Actor, two critics with targets, temperature, and their optimisers."""
@@ -86,7 +96,7 @@ class SAC(Algorithm):
         if self.config.alpha_first:
             metrics |= self.update_temperature(drawn)
         metrics |= self.update_critics(batch)
-        metrics |= self.update_actor(batch, drawn)
+        metrics = self.update_actor(batch, drawn) | metrics
         if not self.config.alpha_first:
             metrics |= self.update_temperature(drawn)
         polyak_update(self.target_critics, self.critics, self.config.tau)
@@ -125,27 +135,17 @@ class SAC(Algorithm):
 
     def update_actor(self, batch: Batch, drawn: Draw) -> Metrics:
         """One step of the actor up the soft value; the critics' weights receive no gradient."""
-        loss = self.actor_loss(batch, drawn)
+        loss, metrics = self.actor_loss(batch, drawn)
         minimise(loss, self.pi_optimiser)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
-        return {"loss_actor": loss.detach(), "policy_distance": distance}
+        return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
 
-    def actor_loss(self, batch: Batch, drawn: Draw) -> Tensor:
+    def actor_loss(self, batch: Batch, drawn: Draw) -> tuple[Tensor, Metrics]:
         """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~)."""
-        value: Tensor = self.critics(batch.observations, drawn.actions, freeze=True).amin(dim=0)
-        return (self.log_alpha.detach().exp() * drawn.log_prob - value).mean()
+        values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
+        loss = (self.log_alpha.detach().exp() * drawn.log_prob - values.amin(dim=0)).mean()
+        return loss, {"q_ood": values.detach().mean()}
 
-    def actor(self) -> nn.Module:
+    def actor(self) -> TanhGaussianActor:
         """The tanh-Gaussian actor."""
         return self.pi
-
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
-        "small": {
-            "hidden": (128, 128),
-            "batch_size": 128,
-            "actor_lr": 1e-3,
-            "critic_lr": 1e-3,
-            "alpha_lr": 1e-3,
-        },
-    }

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
     "evaluate": "run a trained policy in its environment",
     "data": "list data sets, look into one",
+    "theory": "check the paper's propositions on random processes, draw the figures",
     "bench": "measure the speed and memory of a gradient step",
 }
 

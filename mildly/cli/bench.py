@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,6 +13,8 @@ import tyro
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, unknown_name
 
+DEFAULT_PRESETS = ("paper", "official")
+
 
 @dataclass
 class Options:
@@ -20,7 +22,7 @@ class Options:
 
     algorithm: tuple[str, ...] = ("mcq",)
     """Algorithms to measure."""
-    preset: tuple[str, ...] = ("paper", "official")
+    preset: tuple[str, ...] = DEFAULT_PRESETS
     """Presets to measure; an algorithm is measured with those it has."""
     observation_size: int = 17
     """Numbers in an observation (17: halfcheetah)."""
@@ -48,24 +50,27 @@ def main(args: Sequence[str]) -> int:
         prog="mildly bench",
         description="Measure the speed and memory of a gradient step.",
     )
-    for name in ("observation_size", "action_size", "repeats"):
-        if getattr(options, name) < 1:
-            raise MildlyError(f"{name} must be at least 1, got {getattr(options, name)}.")
+    for name in ("observation_size", "action_size", "repeats", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise MildlyError(f"{name} must be at least 1, got {value}.")
     import torch
 
     from mildly.algorithms import algorithm_named
     from mildly.bench import bench
-    from mildly.training.loop import usable_device
+    from mildly.device import usable_device
 
-    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     presets = {name: algorithm_named(name).PRESETS for name in options.algorithm}
     known = {preset for there in presets.values() for preset in there}
-    for preset in options.preset:
+    for preset in options.preset if options.preset != DEFAULT_PRESETS else ():
         if preset not in known:
             raise unknown_name("preset", preset, known)
     pairs = [(name, preset) for name in options.algorithm for preset in options.preset if preset in presets[name]]
     rows = []
     for algorithm, preset in pairs:
+        print(f"measuring {algorithm} ({preset}) ...", file=sys.stderr)
         fields = {"batch_size": options.batch_size, "num_actions": options.num_actions if algorithm == "mcq" else None}
         rows.append(
             bench(

@@ -27,7 +27,7 @@ class Options:
     episodes: int = 10
     """Episodes to run."""
     seed: int | None = None
-    """Episode i starts from environment seed SEED + 100 + i; by default the run's own seed."""
+    """Episode i starts from environment seed 1000 * SEED + 100 + i; by default the run's own seed."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print one JSON object instead of tables."""
 

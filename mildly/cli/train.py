@@ -61,6 +61,10 @@ class ResumeOptions:
     """The folder of the run to go on with."""
     steps: int | None = None
     """A new total of gradient steps, to prolong the run."""
+    device: str | None = None
+    """Another device than the run was started on; the bits may then differ."""
+    threads: int | None = None
+    """Another number of CPU threads; the bits may then differ."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -71,7 +75,8 @@ def main(args: Sequence[str]) -> int:
         options = parse(
             ResumeOptions, args, prog="mildly train", description="Go on with a run from its last checkpoint."
         )
-        return _train(lambda loop: loop.resume(options.resume, steps=options.steps))
+        changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
+        return _train(lambda loop: loop.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<6} {_first_line(kind)}" for name, kind in sorted(ALGORITHMS.items()))
         print(_USAGE.format(algorithms=listed), end="")

@@ -120,7 +120,10 @@ class Dataset:
         _check_content(arrays, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
-        return cls(**arrays, meta=meta)
+        fingerprint = _fingerprint(arrays)
+        if meta.fingerprint not in ("", fingerprint):
+            raise MildlyError(f"{folder}: its content is not what was saved (the fingerprint differs). Copy it again.")
+        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
 
     @staticmethod
     def describe(folder: Path) -> Meta:

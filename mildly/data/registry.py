@@ -25,33 +25,45 @@ def load_dataset(source: str | os.PathLike[str] | Dataset) -> Dataset:
     """
     if isinstance(source, Dataset):
         return source
-    name = os.fspath(source)
-    if name in builtin_names():
-        return Dataset.load(_builtin_folder(name))
-    path = Path(name).expanduser()
+    path = find(source)
     if path.is_dir():
         return Dataset.load(path)
-    if path.suffix.lower() in (".hdf5", ".h5") or path.is_file():
-        from mildly.data.formats import d4rl
+    from mildly.data.formats import d4rl
 
-        return d4rl.read(path)
+    return d4rl.read(path)
+
+
+def find(source: str | os.PathLike[str]) -> Path:
+    """The folder or file that a name or path means: built-in sets first, then paths, then D4RL's names."""
+    name = os.fspath(source)
+    if name in builtin_names():
+        return _builtin_folder(name)
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
     if name in PAPER_DATASETS:
-        return _from_data_folder(name)
+        return _in_data_folder(name)
     if path.suffix or len(path.parts) > 1:
         raise MildlyError(f"{name}: no such file or folder.")
     raise unknown_name("data set", name, [*builtin_names(), *PAPER_DATASETS], listing="mildly data list")
 
 
-def name_of(source: str) -> str:
-    """The name a data set will have once loaded, without reading its content; the source itself if it has none."""
-    path = Path(source).expanduser()
-    if (path / "dataset.json").is_file():
+def name_of(source: str | os.PathLike[str]) -> str:
+    """The name that a data set will have once loaded, without reading its content."""
+    path = find(source)
+    if path.is_dir():
         return Dataset.describe(path).name
-    if path.is_file():
-        from mildly.data.formats import d4rl
+    from mildly.data.formats import d4rl
 
-        return d4rl.dataset_name(path)
-    return source
+    return d4rl.dataset_name(path)
+
+
+def reference(source: str | os.PathLike[str]) -> str:
+    """What to write down so that the data are found again from another folder: names as they are, paths absolute."""
+    name = os.fspath(source)
+    if name in builtin_names() or not Path(name).expanduser().exists():
+        return name
+    return str(Path(name).expanduser().resolve())
 
 
 def builtin_names() -> list[str]:
@@ -76,7 +88,7 @@ def list_datasets() -> list[Listing]:
         description = json.loads((_builtin_folder(name) / "dataset.json").read_text())
         rows.append(Listing(name, description["transitions"], "built in"))
     for name in PAPER_DATASETS:
-        found = _find(name)
+        found = _official_file(name)
         rows.append(Listing(name, None, str(found) if found else "not here"))
     return rows
 
@@ -93,7 +105,7 @@ def _file_names(name: str) -> list[str]:
     return [f"{stem}.hdf5" for stem in (name, underscored)]
 
 
-def _find(name: str) -> Path | None:
+def _official_file(name: str) -> Path | None:
     folder = os.environ.get(DATA_VARIABLE)
     if not folder:
         return None
@@ -101,8 +113,8 @@ def _find(name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _from_data_folder(name: str) -> Dataset:
-    found = _find(name)
+def _in_data_folder(name: str) -> Path:
+    found = _official_file(name)
     if found is None:
         folder = os.environ.get(DATA_VARIABLE)
         where = f"not in {folder} ({DATA_VARIABLE})" if folder else f"and {DATA_VARIABLE} is not set"
@@ -110,6 +122,4 @@ def _from_data_folder(name: str) -> Dataset:
             f"{name}: the file {' or '.join(_file_names(name))} is needed, {where}. Put D4RL's file into a folder "
             f"and set {DATA_VARIABLE} to it, or give the file's path."
         )
-    from mildly.data.formats import d4rl
-
-    return d4rl.read(found)
+    return found

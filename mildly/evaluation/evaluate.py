@@ -9,7 +9,7 @@ from mildly.data.dataset import Meta
 from mildly.environments import check_fit
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
-from mildly.training.run import Run
+from mildly.run import Run
 
 
 def evaluate(
@@ -26,7 +26,7 @@ def evaluate(
         run: a run's folder, or a `policy` folder on its own (then `env` is needed).
         env: another environment than the run's.
         episodes: how many.
-        seed: episode i starts from environment seed `seed + 100 + i`; by default the run's own seed.
+        seed: episode i starts from environment seed `1000 * seed + 100 + i`; by default the run's own seed.
         progress: called with the number of episodes ended so far.
     """
     path = run.path if isinstance(run, Run) else os.fspath(run)

@@ -12,8 +12,10 @@ from mildly.data.dataset import Array, Meta, normalised_score
 from mildly.environments import make_env
 from mildly.errors import MildlyError
 
-SEED_OFFSET = 100
-"""Evaluation episode i of a run with seed s starts from environment seed s + 100 + i, always."""
+
+def episode_seed(seed: int, episode: int) -> int:
+    """Environment seed of an evaluation episode of a run: always the same, and shared with no run of another seed."""
+    return 1000 * seed + 100 + episode
 
 
 class Actor(Protocol):
@@ -66,7 +68,7 @@ def rollout(
         meta: of the data set the policy was trained on: environment and reference returns.
         env_id: another environment than the data set's.
         episodes: how many.
-        seed: the run's seed; episode i starts from seed + 100 + i.
+        seed: the run's seed; episode i starts from environment seed 1000 * seed + 100 + i.
         progress: called with the number of episodes ended so far.
     """
     name = env_id or meta.env_id
@@ -76,7 +78,7 @@ def rollout(
         raise MildlyError(f"episodes must be at least 1, got {episodes}.")
     if seed < 0:
         raise MildlyError(f"seed must be at least 0, got {seed}.")
-    seeds = [seed + SEED_OFFSET + i for i in range(episodes)]
+    seeds = [episode_seed(seed, i) for i in range(episodes)]
     envs = [make_env(name) for _ in seeds]
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)

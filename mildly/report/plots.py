@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mildly.errors import MildlyError
-from mildly.training.run import Run
+from mildly.run import Run
 
 _COLOURS = ("#0f6cbd", "#d1661c", "#2e8b57", "#8a4fbf", "#b0303a", "#6b6b6b")
 
@@ -21,7 +21,9 @@ def learning_curves(
     levels: Mapping[str, float] | None = None,
     title: str = "",
 ) -> Path:
-    """Score against gradient steps, a line a run with the spread of its episodes, and horizontal lines to compare.
+    """Score against gradient steps, and horizontal lines to compare with.
+
+    A point is the mean of an evaluation, the band around it the middle half of its episodes.
 
     Args:
         runs: what to draw, by label.
@@ -44,7 +46,7 @@ def learning_curves(
         steps = [line["step"] for line in lines]
         episodes = [np.asarray(line["scores"] or line["returns"]) for line in lines]
         axes.plot(steps, [e.mean() for e in episodes], color=colour, linewidth=2, marker="o", markersize=3, label=label)
-        low, high = [e.min() for e in episodes], [e.max() for e in episodes]
+        low, high = (np.array([np.quantile(e, share) for e in episodes]) for share in (0.25, 0.75))
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     for (label, level), style in zip((levels or {}).items(), ("--", ":", "-."), strict=False):
         axes.axhline(level, color="#555555", linestyle=style, linewidth=1.3, label=label)

@@ -6,32 +6,31 @@ import dataclasses
 import os
 import re
 import shlex
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from mildly.algorithms import algorithm_named
-from mildly.algorithms.base import Algorithm, Metrics, make_config
+from mildly.algorithms.base import Algorithm, Metrics, build_config, make_config
 from mildly.data.dataset import Dataset
-from mildly.data.registry import builtin_names, load_dataset
+from mildly.data.registry import load_dataset, reference
 from mildly.data.replay import Replay
+from mildly.device import usable_device
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import rollout
+from mildly.run import Plan, Run
 from mildly.training import checkpoint
 from mildly.training.progress import TrainingProgress
-from mildly.training.run import Plan, Run
+from mildly.training.signals import stop_requests
 
-_LARGEST_SEED = 2**32 - 1
 _NAMED = 12  # names in a message
 
 
@@ -84,38 +83,22 @@ def train(
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
-    for name, value, least in (
-        ("steps", steps, 1),
-        ("eval_every", eval_every, 0),
-        ("episodes", episodes, 1),
-        ("log_every", log_every, 1),
-        ("checkpoint_every", checkpoint_every, 1),
-        ("threads", 1 if threads is None else threads, 1),
-        ("seed", seed, 0),
-    ):
-        _require_at_least(least, name, value)
-    if seed > _LARGEST_SEED:
-        raise MildlyError(f"seed must be at most {_LARGEST_SEED}, got {seed}.")
     data = load_dataset(dataset)
-    config = make_config(kind, preset, data.meta.name, fields)
-    env = env or data.meta.env_id
-    if env is not None:
-        check_fit(env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'")
     plan = Plan(
         algorithm=algorithm,
         preset=preset,
-        config=dataclasses.asdict(config),
-        dataset=_reference(dataset),
+        config=dataclasses.asdict(make_config(kind, preset, data.meta.name, fields)),
+        dataset=data.meta.name if isinstance(dataset, Dataset) else reference(dataset),
         data=data.meta,
         steps=steps,
         seed=seed,
         eval_every=eval_every,
         episodes=episodes,
-        env=env,
+        env=env or data.meta.env_id,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         device=usable_device(device),
-        threads=threads or torch.get_num_threads(),
+        threads=torch.get_num_threads() if threads is None else threads,
     )
     name = f"{algorithm}-{data.meta.name}-s{seed}"
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
@@ -125,19 +108,31 @@ def train(
     return training.go()
 
 
-def resume(path: str | os.PathLike[str], *, steps: int | None = None, dataset: Dataset | None = None) -> Run:
+def resume(
+    path: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    dataset: Dataset | None = None,
+) -> Run:
     """Go on with a run from its last checkpoint, as if it had never been interrupted.
 
     Args:
         path: the run's folder.
         steps: a new total of gradient steps, to prolong a run.
+        device: another device than the run was started on; the bits may then differ.
+        threads: another number of CPU threads; the bits may then differ.
         dataset: the data, where `run.json` does not say where to find it.
     """
     run = Run.open(path)
-    plan = run.plan()
-    if steps is not None:
-        _require_at_least(1, "steps", steps)
-        plan = dataclasses.replace(plan, steps=steps)
+    begun = run.plan()
+    plan = dataclasses.replace(
+        begun,
+        steps=begun.steps if steps is None else steps,
+        device=begun.device if device is None else usable_device(device),
+        threads=begun.threads if threads is None else threads,
+    )
     data = dataset or load_dataset(plan.dataset)
     if data.meta.fingerprint != plan.data.fingerprint:
         raise MildlyError(
@@ -145,7 +140,7 @@ def resume(path: str | os.PathLike[str], *, steps: int | None = None, dataset: D
         )
     training = _Training(run, plan, data)
     training.restore()
-    if plan != run.plan():
+    if plan != begun:
         run.write_plan(plan)
     return training.go()
 
@@ -155,20 +150,19 @@ class _Training:
 
     def __init__(self, run: Run, plan: Plan, data: Dataset) -> None:
         self.run, self.plan, self.data = run, plan, data
-        torch.set_num_threads(plan.threads)
-        device = torch.device(plan.device)
+        if plan.env is not None:
+            check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'")
+        device = torch.device(usable_device(plan.device))
         kind = algorithm_named(plan.algorithm)
         try:
-            config = kind.Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in plan.config.items()})
-        except TypeError as error:
-            raise MildlyError(
-                f"{run.path / 'run.json'}: its config does not fit {plan.algorithm} ({error})."
-            ) from error
+            config = build_config(kind, plan.config)
+        except MildlyError as error:
+            raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
         self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         self.algorithm.prepare(data)
         self.replay = Replay.of(data, device, self.algorithm.scaling)
         self.sampler = self.algorithm.random_stream(plan.seed, "batches")
-        self.step = 0
+        self.step = self.saved = 0
         self.sums: Metrics = {}
         """Sums of the metrics since the last line of the log."""
         self.summed = 0
@@ -177,29 +171,41 @@ class _Training:
 
     def go(self) -> Run:
         """Train to the end, or to a signal."""
-        plan = self.plan
-        title = f"{plan.algorithm} on {plan.data.name}"
-        with _signals() as stop, TrainingProgress(title, plan.steps, self.step) as progress:
-            if plan.env is None and plan.eval_every:
-                progress.say(f"'{plan.data.name}' names no environment: training without evaluation.")
-            while self.step < plan.steps:
-                self._one_step()
-                last = self.step == plan.steps
-                progress.tick(self.step)
-                stopping = bool(stop)  # asked once a step: a signal from here on is the next step's
-                if self.step % plan.log_every == 0 or last:
-                    self._log(progress)
-                if plan.env and plan.eval_every and (self.step % plan.eval_every == 0 or last):
-                    self._evaluate(progress)
-                if self.step % plan.checkpoint_every == 0 or last or stopping:
-                    self._save()
-                if stopping and not last:
-                    raise Stopped(
-                        f"stopped at step {self.step} of {plan.steps}; a checkpoint is written. "
-                        f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}",
-                        stop[0],
-                    )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.plan.threads)
+        try:
+            with stop_requests() as stop, TrainingProgress(self.plan, self.run.path, self.step) as progress:
+                while self.step < self.plan.steps:
+                    self._one_step()
+                    progress.tick(self.step)
+                    self._look_up(progress)
+                    if stop:
+                        break
+            if stop:
+                self._stopped(stop[0])
+        finally:
+            torch.set_num_threads(threads)
         return self.run
+
+    def _look_up(self, progress: TrainingProgress) -> None:
+        """After a step: log, evaluate and save if it is time to."""
+        plan, last = self.plan, self.step == self.plan.steps
+        if self.step % plan.log_every == 0 or last:
+            self._log(progress)
+        if plan.env and plan.eval_every and (self.step % plan.eval_every == 0 or last):
+            self._evaluate(progress)
+        if self.step % plan.checkpoint_every == 0 or last:
+            self._save()
+
+    def _stopped(self, signal_number: int) -> NoReturn:
+        """Leave with a checkpoint of the step reached, also where the signal came during that step's evaluation."""
+        if self.saved != self.step:
+            self._save()
+        goes_on = f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}"
+        if self.step == self.plan.steps:
+            goes_on = "The run is complete."
+        message = f"stopped at step {self.step} of {self.plan.steps}; a checkpoint is written. {goes_on}"
+        raise Stopped(message, signal_number)
 
     def _one_step(self) -> None:
         with self._timed("data"):
@@ -263,32 +269,41 @@ class _Training:
             state = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
             state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
             state["sampler"] = self.sampler.get_state()
-            facts = {"step": self.step, "metrics": list(self.sums), "summed": self.summed}
+            facts = {
+                "step": self.step,
+                "metrics": list(self.sums),
+                "summed": self.summed,
+                "lines": self.run.secure_lines(),
+            }
             try:
                 self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
                 checkpoint.save(self.run.checkpoint, state, facts)
             except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
                 raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
+        self.saved = self.step
         self.run.write_timing(self.seconds)
 
     def restore(self) -> None:
         """Go to where the last checkpoint stands; a run without one starts over."""
-        if self.run.checkpoint.exists():
-            tensors, facts = checkpoint.load(self.run.checkpoint)
-            if facts["step"] > self.plan.steps:
-                raise MildlyError(
-                    f"{self.run.path}: stands at step {facts['step']}, beyond the {self.plan.steps} steps asked for."
-                )
-            try:
-                self.algorithm.load_state_dict(_below("algorithm.", tensors))
-                self.sampler.set_state(tensors["sampler"])
-            except (KeyError, RuntimeError, ValueError) as error:
-                raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
+        if not self.run.checkpoint.exists():
+            self.run.rewind({})
+            return
+        tensors, facts = checkpoint.load(self.run.checkpoint)
+        if facts["step"] > self.plan.steps:
+            raise MildlyError(
+                f"{self.run.path}: stands at step {facts['step']}, beyond the {self.plan.steps} steps asked for."
+            )
+        try:
+            self.algorithm.load_state_dict(_below("algorithm.", tensors))
+            self.sampler.set_state(tensors["sampler"])
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
             self.step, self.summed = facts["step"], facts["summed"]
-            self.seconds.update(self.run.timing())
-        self.run.rewind(self.step)
+            self.run.rewind(facts["lines"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
+        self.saved = self.step
+        self.seconds.update(self.run.timing())
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -301,41 +316,6 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects Ctrl-C and SIGTERM instead of dying, so that the loop can end cleanly; a second Ctrl-C dies."""
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    try:
-        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _require_at_least(least: int, name: str, value: int) -> None:
-    if value < least:
-        raise MildlyError(f"{name} must be at least {least}, got {value}.")
-
-
-def _reference(dataset: str | os.PathLike[str] | Dataset) -> str:
-    """How `resume` finds the data again: a name as it is, a path made absolute."""
-    if isinstance(dataset, Dataset):
-        return dataset.meta.name
-    name = os.fspath(dataset)
-    return str(Path(name).resolve()) if Path(name).exists() and name not in builtin_names() else name
-
-
 def _free_folder(path: Path) -> Path:
     """The path itself, or with the next free number behind it."""
     path = path.with_name(re.sub(r"[^\w.+-]", "_", path.name))
@@ -343,15 +323,3 @@ def _free_folder(path: Path) -> Path:
     while candidate.exists():
         candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
     return candidate
-
-
-def usable_device(name: str) -> str:
-    """The device to train on: `auto` is a GPU where there is one. An unusable one is an error, not a crash later."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name).item()  # a device that holds no values, such as 'meta', fails here
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).split("\n")[0]
-        raise MildlyError(f"device '{name}' cannot be used here: {first}") from error
-    return name

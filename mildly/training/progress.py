@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from mildly.run import Plan
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
@@ -16,9 +19,9 @@ _SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
 class TrainingProgress:
     """Shows step, speed, time left, last score and losses."""
 
-    def __init__(self, title: str, steps: int, start: int, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
-        self.title, self.steps = title, steps
+    def __init__(self, plan: Plan, folder: Path, start: int) -> None:
+        self.console = Console(stderr=True)
+        self.title, self.steps = f"{plan.algorithm} on {plan.data.name}", plan.steps
         self.score = ""
         self.details = ""
         self.first, self.began = start, time.monotonic()
@@ -33,7 +36,16 @@ class TrainingProgress:
                 TextColumn("{task.fields[details]}"),
                 console=self.console,
             )
-            self.task = self.bar.add_task(title, total=steps, completed=start, speed="", details="")
+            self.task = self.bar.add_task(self.title, total=plan.steps, completed=start, speed="", details="")
+
+        lam = f", lam {plan.config['lam']}" if "lam" in plan.config else ""
+        evaluation = (
+            f"evaluated in {plan.env}" if plan.env else f"'{plan.data.name}' names no environment to evaluate in"
+        )
+        self.say(
+            f"{folder}: {plan.algorithm} (preset {plan.preset}{lam}) on {plan.data.name}, {evaluation}, "
+            f"seed {plan.seed}, {plan.device}, {plan.threads} thread(s)" + (f", from step {start}" if start else "")
+        )
 
     def __enter__(self) -> TrainingProgress:
         if self.bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import h5py
@@ -15,6 +16,7 @@ from mildly.data.registry import (
     list_datasets,
     load_dataset,
     name_of,
+    reference,
 )
 from mildly.data.tasks import PAPER_DATASETS, task_of, tasks
 from mildly.errors import MildlyError
@@ -190,3 +192,14 @@ def test_every_built_in_set_loads_and_has_the_fingerprint_it_was_shipped_with() 
         assert len(dataset) == row.transitions
         again = Dataset.from_arrays(**{field: getattr(dataset, field) for field in FIELDS}, meta=dataset.meta)
         assert again.meta.fingerprint == dataset.meta.fingerprint
+
+
+def test_a_name_means_the_same_set_to_everyone_even_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    builtin = load_dataset("pendulum-mixed")
+    other = dataclasses.replace(builtin, meta=dataclasses.replace(builtin.meta, name="hopper-random"))
+    other.save(tmp_path / "pendulum-mixed")
+    assert load_dataset("pendulum-mixed").meta.name == name_of("pendulum-mixed") == "pendulum-mixed"
+    assert load_dataset("./pendulum-mixed").meta.name == name_of("./pendulum-mixed") == "hopper-random"
+    assert reference("pendulum-mixed") == "pendulum-mixed"
+    assert reference("./pendulum-mixed") == str(tmp_path / "pendulum-mixed")

@@ -1,8 +1,9 @@
 """D4RL's HDF5 files, in all the layouts that exist (v0, v1, v2, Adroit, maze2d).
 
-The rows follow D4RL's Q-learning view. Where a file stores `next_observations`, they are used as they are and
-every row is kept. Where it does not, the next observation of row i is row i + 1, and rows without one (time
-limits and the file's last row) are dropped. A time-out never ends the value: only `terminals` do.
+The rows follow D4RL's Q-learning view: a row needs a next observation. Where a file stores `next_observations`, every
+row has one and is kept (D4RL's own function drops time-outs even then). Where it does not, the next observation of row
+i is row i + 1, and rows without one (time limits and the file's last row) are dropped. A time-out never ends the value:
+only `terminals` do.
 """
 
 from __future__ import annotations

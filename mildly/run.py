@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +28,17 @@ from mildly.errors import MildlyError
 from mildly.files import replacing
 
 FORMAT = 1
-_NUMBERS = ("steps", "seed", "eval_every", "episodes", "log_every", "checkpoint_every", "threads")
+_LEAST = {
+    "steps": 1,
+    "seed": 0,
+    "eval_every": 0,
+    "episodes": 1,
+    "log_every": 1,
+    "checkpoint_every": 1,
+    "threads": 1,
+}
+_LARGEST_SEED = 2**32 - 1
+_LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
 
 
@@ -49,6 +60,16 @@ class Plan:
     checkpoint_every: int
     device: str
     threads: int
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise MildlyError(f"{name} must be a whole number, got {value!r}.")
+            if value < least:
+                raise MildlyError(f"{name} must be at least {least}, got {value}.")
+        if self.seed > _LARGEST_SEED:
+            raise MildlyError(f"seed must be at most {_LARGEST_SEED}, got {self.seed}.")
 
 
 @dataclass(frozen=True)
@@ -98,17 +119,16 @@ class Run:
                 raise ValueError(f"format {values['format']}, expected {FORMAT}")
             names = {field.name for field in dataclasses.fields(Plan)}
             plan = {name: value for name, value in values.items() if name in names}
-            for name in _NUMBERS:
-                if not isinstance(plan[name], int):
-                    raise ValueError(f"{name} is {plan[name]!r}, expected a whole number")
             return Plan(**{**plan, "data": Meta.from_json(values["data"])})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, MildlyError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
     def write_plan(self, plan: Plan) -> None:
-        """Replace `run.json`."""
-        values = {"format": FORMAT, **dataclasses.asdict(plan), "versions": versions()}
-        with replacing(self.path / "run.json") as unfinished:
+        """Replace `run.json`; the versions stay those that the run was begun with."""
+        path = self.path / "run.json"
+        begun_with = json.loads(path.read_text())["versions"] if path.exists() else versions()
+        values = {"format": FORMAT, **dataclasses.asdict(plan), "versions": begun_with}
+        with replacing(path) as unfinished:
             unfinished.write_text(json.dumps(values, indent=2) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -134,14 +154,25 @@ class Run:
         with replacing(self.path / "timing.json") as unfinished:
             unfinished.write_text(json.dumps({part: round(spent, 3) for part, spent in seconds.items()}) + "\n")
 
-    def rewind(self, step: int) -> None:
-        """Forget lines written after a checkpoint's step, and any line a crash cut short."""
-        for name in ("metrics.jsonl", "evaluations.jsonl"):
+    def secure_lines(self) -> dict[str, int]:
+        """Make sure that all lines so far are on disk; the sizes of their files, for `rewind`."""
+        sizes = {}
+        for name in _LINES:
             path = self.path / name
             if path.exists():
-                kept = [json.dumps(line) for line in _read_lines(path) if line["step"] <= step]
-                with replacing(path) as unfinished:
-                    unfinished.write_text("".join(f"{line}\n" for line in kept))
+                with path.open("rb+") as file:
+                    os.fsync(file.fileno())
+                sizes[name] = path.stat().st_size
+        return sizes
+
+    def rewind(self, sizes: Mapping[str, int]) -> None:
+        """Cut the files of lines to the sizes they had at a checkpoint; what came later will be written again."""
+        for name in _LINES:
+            path, size = self.path / name, sizes.get(name, 0)
+            if (path.stat().st_size if path.exists() else 0) < size:
+                raise MildlyError(f"{path}: lines that the checkpoint knows are missing. Restore the file from a copy.")
+            if path.exists():
+                os.truncate(path, size)
 
     def append(self, name: str, line: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl` or `evaluations.jsonl`."""
@@ -157,16 +188,28 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    commit = _commit()
+    return found | ({"commit": commit} if commit else {})
+
+
+def _commit() -> str | None:
+    """The commit of a source checkout; None where the package was installed without one."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        asked = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return asked.stdout.strip() or None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """JSON lines; a last line without its end is what a crash left, and is skipped."""
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]
     try:
-        read = [json.loads(line) for line in lines]
+        read = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
         if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in read):
             raise ValueError("a line without a step")
         return read

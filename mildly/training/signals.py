@@ -1,0 +1,35 @@
+"""Ctrl-C and SIGTERM as requests that the loop answers at the end of a step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collects signals that ask the program to stop, instead of dying of them; a second Ctrl-C stops it at once.
+
+    Outside the main thread signals are somebody else's, and the list stays empty.
+    """
+    received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        before = {number: signal.signal(number, remember) for number in NUMBERS}
+    except ValueError:
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
