@@ -231,7 +231,7 @@ def test_train_then_evaluate_in_other_processes_with_progress_as_plain_lines(tmp
     assert trained.returncode == 0, trained.stderr
     progress = trained.stderr.splitlines()
     assert any(line.startswith("mcq on pendulum-mixed  100/300") and "steps/s" in line for line in progress)
-    assert any(line.startswith("mcq on pendulum-mixed  200/200") and "score" in line for line in progress)
+    assert any(line.startswith("mcq on pendulum-mixed  300/300") and "score" in line for line in progress)
     assert "\x1b" not in trained.stderr + trained.stdout
     assert "run: runs/a[b]:cat:\n" in trained.stdout
     assert "normalised score" in trained.stdout
