@@ -31,7 +31,7 @@ def record(run: Run) -> dict[str, Any]:
     ]
     metrics = run.metrics()
     thinned = metrics[:: max(1, len(metrics) // _LINES)]
-    values["dataset"] = Path(values["dataset"]).name
+    values["dataset"] = Path(values["dataset"] or values["data"]["name"]).name
     return {
         **{key: value for key, value in values.items() if key != "format"},
         "steps_done": metrics[-1]["step"] if metrics else 0,

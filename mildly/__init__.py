@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mildly.algorithms import ALGORITHMS as ALGORITHMS
     from mildly.data.dataset import Dataset as Dataset
+    from mildly.data.dataset import Meta as Meta
     from mildly.data.registry import load_dataset as load_dataset
     from mildly.errors import MildlyError as MildlyError
     from mildly.evaluation.evaluate import evaluate as evaluate
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ALGORITHMS": "mildly.algorithms",
     "Dataset": "mildly.data.dataset",
+    "Meta": "mildly.data.dataset",
     "MildlyError": "mildly.errors",
     "Policy": "mildly.policy",
     "evaluate": "mildly.evaluation.evaluate",
@@ -45,3 +47,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for those who look with the tab key."""
+    return sorted(__all__)

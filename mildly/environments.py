@@ -54,6 +54,16 @@ def _ignore(message: object) -> None:
     """Take a warning and do nothing."""
 
 
+def stored_bounds(env_id: str) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+    """The bounds that a data set must remember to act in an environment; none where they are -1 and 1, or endless."""
+    env = make_env(env_id)
+    low, high = action_bounds(env)
+    env.close()
+    if not np.isfinite([low, high]).all() or ((low == -1).all() and (high == 1).all()):
+        return None, None
+    return tuple(low.tolist()), tuple(high.tolist())
+
+
 def action_bounds(env: gym.Env[Any, Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The environment's own lower and upper action bounds."""
     space = env.action_space

@@ -46,7 +46,13 @@ class Policy:
             deterministic: the policy's mean action; otherwise a draw from it.
             generator: source of the draws, for repeatable ones.
         """
-        given = np.array(observations, dtype=np.float32, order="C")  # torch takes no read-only or reversed arrays
+        try:
+            # a copy, since torch takes no read-only or reversed arrays
+            given = np.array(observations, dtype=np.float32, order="C")
+        except (TypeError, ValueError) as error:
+            kind = type(observations).__name__
+            hint = " env.reset() returns (observation, info): give the first." if kind == "tuple" else ""
+            raise MildlyError(f"observations must be an array of numbers, not a {kind}.{hint}") from error
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
             raise MildlyError(
                 f"observations have shape {given.shape}; this policy takes ({self.observation_size},) "

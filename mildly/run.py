@@ -17,7 +17,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,7 +51,7 @@ class Plan:
     algorithm: str
     preset: str
     config: dict[str, Any]
-    dataset: str
+    dataset: str | None
     data: Meta
     steps: int
     seed: int
@@ -104,6 +106,23 @@ class Run:
         if not (run.path / "run.json").is_file():
             raise MildlyError(f"{path}: no run here (no run.json). Start one with 'mildly train'.")
         return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training in this folder; the lock dies with the process."""
+        if sys.platform == "win32":  # has no such locks
+            yield
+            return
+        import fcntl
+
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise MildlyError(f"{self.path}: another process is training in this folder.") from error
+        finally:
+            os.close(folder)
 
     @property
     def checkpoint(self) -> Path:

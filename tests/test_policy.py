@@ -259,3 +259,10 @@ def test_a_hostile_pickle_in_place_of_a_file_runs_no_code(policy, tmp_path, name
         with pytest.raises(MildlyError, match="damaged"):
             load_policy(tmp_path / "policy")
         assert not marker.exists()
+
+
+def test_what_reset_returns_is_recognised():
+    policy = Policy(TanhGaussianActor(3, 1, (4,)))
+    with pytest.raises(MildlyError, match=r"not a tuple. env.reset\(\) returns \(observation, info\)"):
+        policy.act((np.zeros(3), {}))
+    assert policy.act(np.zeros((4, 3))[::-1]).shape == (4, 1)

@@ -275,7 +275,7 @@ def test_run_on_data_in_memory_resumes_when_given_the_data_again(tmp_path: Path)
     data = make_dataset()
     run = train_tiny("bc", tmp_path / "run", dataset=data, steps=10)
     assert step_of(resume(run.path, steps=20, dataset=data).path) == 20
-    with pytest.raises(MildlyError, match="unknown data set 'tiny'"):
+    with pytest.raises(MildlyError, match="was trained on a Dataset in memory"):
         resume(run.path, steps=30)
 
 

@@ -16,6 +16,7 @@ import mildly
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.data.dataset import Dataset
+from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.training import checkpoint
 from mildly.training.loop import Diverged, resume
@@ -176,3 +177,30 @@ def test_public_api_goes_from_data_to_action(tmp_path: Path) -> None:
     assert all(hasattr(mildly, name) for name in mildly.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = mildly.nonsense
+
+
+def test_the_policy_acts_in_the_environments_units_although_the_data_say_nothing_of_them(tmp_path: Path) -> None:
+    builtin = load_dataset("pendulum-mixed")
+    bare = dataclasses.replace(builtin.meta, action_low=None, action_high=None)
+    run = train_tiny("bc", tmp_path / "run", dataset=dataclasses.replace(builtin, meta=bare), steps=5, eval_every=0)
+    policy = mildly.load_policy(run.path)
+    assert (policy.action_low, policy.action_high) == ((-2.0,), (2.0,))
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=5)
+    with run.locked(), pytest.raises(MildlyError, match="another process is training in this folder"):
+        mildly.resume(run.path, steps=10)
+    assert mildly.resume(run.path, steps=10).metrics()[-1]["step"] == 10
+
+
+def test_a_batch_beyond_memory_is_one_message_and_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(MildlyError, match="out of memory at step 1 with batch_size 10000000000000"):
+        train_tiny("bc", tmp_path / "run", steps=5, batch_size=10_000_000_000_000)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_says_so_when_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=5)
+    mildly.resume(run.path)
+    assert "complete at step 5 already; prolong it with --steps" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import numpy as np
 import tyro
 
 from mildly.cli.output import console, parse, table
+from mildly.data.dataset import Meta
 from mildly.data.registry import list_datasets, load_dataset
 from mildly.errors import unknown_name
 
@@ -69,6 +70,7 @@ def _info(args: Sequence[str]) -> int:
         "episodes": f"{len(returns):,}",
         "observation size": str(data.observation_size),
         "action size": str(data.action_size),
+        "action bounds in the environment": _bounds(meta),
         "ends: terminated / truncated": f"{data.terminated.sum():,} / {data.truncated.sum():,}",
         "episode return: mean (min, max)": f"{returns.mean():.1f} ({returns.min():.1f}, {returns.max():.1f})",
         "episode length: mean (min, max)": f"{lengths.mean():.1f} ({lengths.min()}, {lengths.max()})",
@@ -88,3 +90,11 @@ def _info(args: Sequence[str]) -> int:
     if meta.source:
         out.print(f"\nsource: {meta.source}")
     return 0
+
+
+def _bounds(meta: Meta) -> str:
+    """Each dimension's bounds, or one pair where they are all alike."""
+    if meta.action_low is None or meta.action_high is None:
+        return "-1 to 1, or the environment's"
+    pairs = dict.fromkeys(zip(meta.action_low, meta.action_high, strict=True))
+    return ", ".join(f"{low:g} to {high:g}" for low, high in pairs)

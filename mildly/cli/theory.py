@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mildly.theory.verdict import Claim, Verdict
 
 _PLAIN_SECONDS = 10.0
+_WIDTH = 110
 
 
 @dataclass
@@ -75,19 +77,25 @@ def _print(options: Options, verdicts: Sequence[Verdict], files: Sequence[Path])
             cells = [cell for kind in ("printed", "corrected") for cell in _cells(found.get(kind))]
             rows.add_row(f"    {part}", *cells, str(max(claim.tried for claim in found.values())))
     out.print(rows)
-    out.print(
-        f"\n{options.mdps} random processes of {options.states} states and {options.actions} actions, seed "
-        f"{options.seed}. A margin is how far a statement is from being violated, in units of\n"
+    width = min(out.width, _WIDTH)
+
+    def say(text: str, indent: int = 0) -> None:
+        out.print(textwrap.fill(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent))
+
+    out.print()
+    say(
+        f"{options.mdps} random processes of {options.states} states and {options.actions} actions, seed "
+        f"{options.seed}. A margin is how far a statement is from being violated, in units of "
         "r_max / (1 - gamma), or of ||Q1 - Q2|| for contractions; below zero it is violated, or rounding (1e-10)."
     )
     out.print("\nWhere a sentence needs care, in numbers:")
     for verdict in verdicts:
-        out.print(f"\n{verdict.number}  {verdict.note}")
+        out.print()
+        say(f"{verdict.number}  {verdict.note}")
         for example in verdict.counterexamples:
-            out.print(f"   {example.kind}: {example.sentence}")
-            out.print(
-                f"     {example.setting}: at {example.at} {example.demanded:.4g} demanded, {example.actual:.4g} found"
-            )
+            say(f"{example.kind}: {example.sentence}", indent=3)
+            numbers = f"at {example.at} {example.demanded:.4g} demanded, {example.actual:.4g} found"
+            say(f"{example.setting}: {numbers}", indent=5)
     for file in files:
         out.print(f"{'' if file != files[0] else chr(10)}wrote {file}")
 
@@ -95,7 +103,9 @@ def _print(options: Options, verdicts: Sequence[Verdict], files: Sequence[Path])
 def _cells(claim: Claim | None) -> tuple[str, str]:
     if claim is None:
         return "", ""
-    return ("holds" if claim.holds else f"fails on {claim.failures}"), f"{claim.worst:.1e}" if claim.tried else "none"
+    if not claim.tried:
+        return "not tried", ""
+    return ("holds" if claim.holds else f"fails on {claim.failures}"), f"{claim.worst:.1e}"
 
 
 @contextmanager

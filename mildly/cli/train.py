@@ -14,7 +14,7 @@ from mildly.cli.output import console, parse
 from mildly.errors import MildlyError
 
 _USAGE = """usage: mildly train ALGO --dataset NAME_OR_PATH [--preset paper] [--steps N] [--seed 0] [--out DIR] ...
-       mildly train --resume DIR [--steps N]
+       mildly train --resume DIR [--steps N] [--device NAME] [--threads N]
 
 algorithms:
 {algorithms}
@@ -72,9 +72,8 @@ def main(args: Sequence[str]) -> int:
     from mildly.algorithms import ALGORITHMS, algorithm_named
 
     if any(arg == "--resume" or arg.startswith("--resume=") for arg in args):
-        options = parse(
-            ResumeOptions, args, prog="mildly train", description="Go on with a run from its last checkpoint."
-        )
+        about = "Go on with a run from its last checkpoint. It keeps its options; only those below can change."
+        options = parse(ResumeOptions, args, prog="mildly train", description=about)
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
         return _train(lambda loop: loop.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):

@@ -11,7 +11,7 @@ import numpy as np
 
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.tasks import task_of
-from mildly.environments import action_bounds, make_env
+from mildly.environments import action_bounds, make_env, stored_bounds
 from mildly.errors import MildlyError
 
 ActFunction = Callable[[Array, np.random.Generator], Array]
@@ -20,16 +20,13 @@ ActFunction = Callable[[Array, np.random.Generator], Array]
 
 def describe(name: str, env_id: str, source: str = "") -> Meta:
     """What can be known of a set that is still to be collected: the environment's bounds, the task's references."""
-    env = make_env(env_id)
-    low, high = (bound.tolist() for bound in action_bounds(env))
-    env.close()
-    scaled = any(x != -1 for x in low) or any(x != 1 for x in high)
+    low, high = stored_bounds(env_id)
     task = task_of(name)
     return Meta(
         name=name,
         env_id=env_id,
-        action_low=tuple(low) if scaled else None,
-        action_high=tuple(high) if scaled else None,
+        action_low=low,
+        action_high=high,
         reference_min=task.reference_min if task else None,
         reference_max=task.reference_max if task else None,
         source=source,

@@ -37,24 +37,28 @@ _BLOCK = 1 << 18  # rows read at a time by checks, so that they never hold a who
 
 @dataclass(frozen=True)
 class Meta:
-    """What is known of a data set besides its transitions."""
+    """What is known of a data set besides its transitions.
+
+    Attributes:
+        name: what to call it in tables, e.g. `hopper-medium-v2`.
+        env_id: the gymnasium environment in which a policy trained on this data can be evaluated.
+        action_low: the environment's own lower action bounds, mapped to -1 in `actions`; the policy undoes it. Where
+            they are not given, they are taken from the environment, if there is one.
+        action_high: likewise the upper bounds, mapped to +1.
+        reference_min: the return that scores 0 (a random policy's); without it there is no normalised score.
+        reference_max: the return that scores 100 (an expert's).
+        source: where the data came from, in words.
+        fingerprint: sha256 of the content, filled in by itself; sets with equal fingerprints hold the same transitions.
+    """
 
     name: str
-    """What to call it in tables, e.g. `hopper-medium-v2`."""
     env_id: str | None = None
-    """The gymnasium environment in which a policy trained on this data can be evaluated."""
     action_low: tuple[float, ...] | None = None
-    """The environment's own lower action bounds, mapped to -1 in `actions`; None if they are -1 anyway."""
     action_high: tuple[float, ...] | None = None
-    """Likewise the upper bounds, mapped to +1."""
     reference_min: float | None = None
-    """The return that scores 0 (a random policy's)."""
     reference_max: float | None = None
-    """The return that scores 100 (an expert's)."""
     source: str = ""
-    """Where the data came from, in words."""
     fingerprint: str = ""
-    """sha256 of the content: two sets with equal fingerprints hold the same transitions."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Meta:
@@ -253,7 +257,8 @@ def _check_content(arrays: Mapping[str, Array], where: str) -> None:
             value = arrays["actions"][block][row, column]
             raise MildlyError(
                 f"{where}: 'actions' must lie in [-1, 1], but row {block.start + row}, column {column} "
-                f"is {value:.6g}. Rescale the actions with the environment's bounds first."
+                f"is {value:.6g}. Rescale the actions with the environment's bounds first; Meta's action_low "
+                "and action_high remember them."
             )
 
 

@@ -73,7 +73,7 @@ def rollout(
     """
     name = env_id or meta.env_id
     if name is None:
-        raise MildlyError(f"data set '{meta.name}' names no environment; give one with --env.")
+        raise MildlyError(f"'{meta.name}' names no environment to run in; give one with --env.")
     if episodes < 1:
         raise MildlyError(f"episodes must be at least 1, got {episodes}.")
     if seed < 0:

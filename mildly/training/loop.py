@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset, reference
 from mildly.data.replay import Replay
 from mildly.device import usable_device
-from mildly.environments import check_fit
+from mildly.environments import check_fit, stored_bounds
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import rollout
 from mildly.run import Plan, Run
@@ -36,6 +37,10 @@ _NAMED = 12  # names in a message
 
 class Diverged(MildlyError):
     """A loss became NaN or infinite."""
+
+
+class OutOfMemory(MildlyError):
+    """A step did not fit into the device's memory."""
 
 
 class Stopped(Exception):
@@ -67,8 +72,8 @@ def train(
 
     Args:
         algorithm: `mcq`, `sac` or `bc`.
-        dataset: a name, a path or a Dataset (a Dataset itself cannot be found again by `resume` from another process
-            unless it was saved: give its folder then).
+        dataset: a name, a path, or a Dataset (which `resume` must then be given again: better save it, and give its
+            folder).
         preset: a named set of hyperparameters.
         steps: gradient steps.
         seed: same seed, same bits.
@@ -84,17 +89,22 @@ def train(
     """
     kind = algorithm_named(algorithm)
     data = load_dataset(dataset)
+    env = env or data.meta.env_id
+    meta = data.meta
+    if env is not None and meta.action_low is None:
+        low, high = stored_bounds(env)
+        meta = dataclasses.replace(meta, action_low=low, action_high=high)
     plan = Plan(
         algorithm=algorithm,
         preset=preset,
         config=dataclasses.asdict(make_config(kind, preset, data.meta.name, fields)),
-        dataset=data.meta.name if isinstance(dataset, Dataset) else reference(dataset),
-        data=data.meta,
+        dataset=None if isinstance(dataset, Dataset) else reference(dataset),
+        data=meta,
         steps=steps,
         seed=seed,
         eval_every=eval_every,
         episodes=episodes,
-        env=env or data.meta.env_id,
+        env=env,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         device=usable_device(device),
@@ -105,7 +115,13 @@ def train(
     run.check_free()
     training = _Training(run, plan, data)  # first, since what fails here must leave no folder
     run.create(plan)
-    return training.go()
+    with run.locked():
+        try:
+            return training.go()
+        except OutOfMemory:
+            if training.step == 0:
+                shutil.rmtree(run.path)
+            raise
 
 
 def resume(
@@ -133,16 +149,21 @@ def resume(
         device=begun.device if device is None else usable_device(device),
         threads=begun.threads if threads is None else threads,
     )
-    data = dataset or load_dataset(plan.dataset)
+    if dataset is None and plan.dataset is None:
+        raise MildlyError(
+            f"{path}: was trained on a Dataset in memory. Resume it in Python: mildly.resume(path, dataset=...)."
+        )
+    data = load_dataset(dataset or plan.dataset or "")
     if data.meta.fingerprint != plan.data.fingerprint:
         raise MildlyError(
-            f"{path}: the data set '{plan.dataset}' is not the one this run was started on (its content differs)."
+            f"{path}: the data set '{data.meta.name}' is not the one this run was started on (its content differs)."
         )
     training = _Training(run, plan, data)
-    training.restore()
-    if plan != begun:
-        run.write_plan(plan)
-    return training.go()
+    with run.locked():
+        training.restore()
+        if plan != begun:
+            run.write_plan(plan)
+        return training.go()
 
 
 class _Training:
@@ -175,6 +196,8 @@ class _Training:
         torch.set_num_threads(self.plan.threads)
         try:
             with stop_requests() as stop, TrainingProgress(self.plan, self.run.path, self.step) as progress:
+                if self.step == self.plan.steps:
+                    progress.say(f"complete at step {self.step} already; prolong it with --steps, the new total")
                 while self.step < self.plan.steps:
                     self._one_step()
                     progress.tick(self.step)
@@ -208,10 +231,16 @@ class _Training:
         raise Stopped(message, signal_number)
 
     def _one_step(self) -> None:
-        with self._timed("data"):
-            batch = self.replay.sample(self.algorithm.config.batch_size, self.sampler)
-        with self._timed("update"):
-            metrics = self.algorithm.update(batch)
+        try:
+            with self._timed("data"):
+                batch = self.replay.sample(self.algorithm.config.batch_size, self.sampler)
+            with self._timed("update"):
+                metrics = self.algorithm.update(batch)
+        except RuntimeError as error:
+            if "memory" in str(error):
+                size = self.algorithm.config.batch_size
+                raise OutOfMemory(f"out of memory at step {self.step + 1} with batch_size {size}. Lower it.") from error
+            raise
         with self._timed("bookkeeping"):
             if self.sums:
                 torch._foreach_add_(list(self.sums.values()), list(metrics.values()))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from mildly.run import Plan
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
+_WIDE = 140  # columns of a terminal that also has room for losses
 _SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
 
 
@@ -25,12 +26,14 @@ class TrainingProgress:
         self.score = ""
         self.details = ""
         self.first, self.began = start, time.monotonic()
-        self.shown = self.began
+        self.shown, self.shown_at = self.began, start
+        self.step = start
         self.bar: Progress | None = None
+        self.wide = self.console.width >= _WIDE
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
+                TextColumn("{task.description}" if self.wide else plan.algorithm, markup=False),
+                BarColumn(bar_width=24 if self.wide else 8),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[speed]}"),
                 TextColumn("{task.fields[details]}"),
@@ -55,19 +58,20 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and self.step != self.shown_at:
+            self._show(self.step)
         if self.bar:
             self.bar.stop()
 
     def tick(self, step: int) -> None:
         """A step has been made; shown if the last look is long enough ago."""
+        self.step = step
         if time.monotonic() - self.shown > (_BAR_SECONDS if self.bar else _PLAIN_SECONDS):
             self._show(step)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """New losses at a step."""
         self.details = "  ".join(f"{name} {values[name]:.4g}" for name in _SHOWN if name in values)
-        if step == self.steps:
-            self._show(step)
 
     def evaluated(self, step: int, score: float | None, mean_return: float) -> None:
         """A new evaluation."""
@@ -79,10 +83,11 @@ class TrainingProgress:
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def _show(self, step: int) -> None:
-        self.shown = time.monotonic()
+        self.shown, self.shown_at = time.monotonic(), step
         speed = (step - self.first) / max(self.shown - self.began, 1e-9)
         pace = f"{speed:.1f} steps/s  {_clock((self.steps - step) / max(speed, 1e-9))} left"
-        details = "  ".join(part for part in (self.score, self.details) if part)
+        losses = "" if self.bar and not self.wide else self.details
+        details = "  ".join(part for part in (self.score, losses) if part)
         if self.bar:
             self.bar.update(self.task, completed=step, speed=pace, details=details)
         else:
