@@ -29,7 +29,7 @@ commands:
 
 First steps:
   mildly data list
-  mildly train mcq --dataset pendulum-mixed --preset small --steps 20000 --out runs/first
+  mildly train mcq --dataset pendulum-mixed --preset small --steps 6000 --out runs/first
   mildly evaluate runs/first
 """
 
