@@ -118,7 +118,7 @@ def test_impossible_evaluations_are_told(tmp_path: Path) -> None:
     random_policy(3, 1).save(tmp_path / "policy")
     random_policy(2, 3).save(tmp_path / "wide")
     for folder, given, message in (
-        ("policy", {}, "names no environment; give one with --env"),
+        ("policy", {}, "names no environment to run in; give one with --env"),
         ("policy", {"env": "Hopper-v4"}, r"'Hopper-v4' has observations \(11,\) and actions \(3,\), but the policy"),
         ("wide", {"env": "MountainCarContinuous-v0"}, r"actions \(1,\), but the policy .* has \(2,\) and \(3,\)"),
         ("policy", {"env": "Nowhere-v0"}, "'Nowhere-v0' cannot be made"),
