@@ -34,6 +34,7 @@ def record(run: Run) -> dict[str, Any]:
     values["dataset"] = Path(values["dataset"] or values["data"]["name"]).name
     return {
         **{key: value for key, value in values.items() if key != "format"},
+        "seconds": run.timing(),
         "steps_done": metrics[-1]["step"] if metrics else 0,
         "evaluations": evaluations,
         "metrics": [{k: v if k == "step" else float(f"{v:.5g}") for k, v in line.items()} for line in thinned],

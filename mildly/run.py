@@ -117,10 +117,11 @@ class Run:
 
         folder = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise MildlyError(f"{self.path}: another process is training in this folder.") from error
             yield
-        except BlockingIOError as error:
-            raise MildlyError(f"{self.path}: another process is training in this folder.") from error
         finally:
             os.close(folder)
 

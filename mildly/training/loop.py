@@ -257,16 +257,18 @@ class _Training:
             means = {name: value / self.summed for name, value in zip(self.sums, sums, strict=True)}
             self.sums, self.summed = {}, 0
             self.run.append("metrics.jsonl", {"step": self.step, **means})
-            progress.metrics(self.step, means)
+            progress.metrics(means)
 
     def _check_sums(self) -> None:
         """A sum over steps shows a NaN or infinity of any of them."""
         self._check_finite(self.sums, f"between steps {self.step - self.summed + 1} and {self.step}")
 
-    def _check_state(self) -> None:
-        """The metrics of a step are older than its weights, which may have overflowed since."""
+    def _finite_state(self) -> dict[str, Tensor]:
+        """The learner's state, known to be sound: weights are newer than metrics, and may have overflowed."""
         self._check_sums()
-        self._check_finite(self.algorithm.state_dict(), f"after step {self.step}")
+        state = self.algorithm.state_dict()
+        self._check_finite(state, f"after step {self.step}")
+        return state
 
     def _check_finite(self, tensors: Mapping[str, Tensor], when: str) -> None:
         floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
@@ -285,7 +287,7 @@ class _Training:
     def _evaluate(self, progress: TrainingProgress) -> None:
         with self._timed("evaluation"):
             plan = self.plan
-            self._check_state()
+            self._finite_state()
             policy = self.algorithm.policy(plan.data)
             result = rollout(policy, plan.data, env_id=plan.env, episodes=plan.episodes, seed=plan.seed)
             self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
@@ -294,8 +296,7 @@ class _Training:
     def _save(self) -> None:
         """The policy, then the checkpoint. Between two lines of the log the sums are part of the state."""
         with self._timed("checkpoint"):
-            self._check_state()
-            state = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
+            state = {f"algorithm.{name}": tensor for name, tensor in self._finite_state().items()}
             state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
             state["sampler"] = self.sampler.get_state()
             facts = {

@@ -69,8 +69,8 @@ class TrainingProgress:
         if time.monotonic() - self.shown > (_BAR_SECONDS if self.bar else _PLAIN_SECONDS):
             self._show(step)
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """New losses at a step."""
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """New losses, shown with the next look."""
         self.details = "  ".join(f"{name} {values[name]:.4g}" for name in _SHOWN if name in values)
 
     def evaluated(self, step: int, score: float | None, mean_return: float) -> None:
