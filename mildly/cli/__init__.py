@@ -12,7 +12,7 @@ from mildly.errors import MildlyError, unknown_name
 COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
     "evaluate": "run a trained policy in its environment",
-    "data": "list data sets, look into one",
+    "data": "list, look at, check, convert and collect data sets",
     "theory": "check the paper's propositions on random processes, draw the figures",
     "bench": "measure the speed and memory of a gradient step",
 }

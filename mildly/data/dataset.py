@@ -30,8 +30,8 @@ Array = npt.NDArray[Any]
 
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 FORMAT = 1
-_DTYPES = {name: np.dtype(np.bool_ if name in ("terminated", "truncated") else np.float32) for name in FIELDS}
-_ACTION_TOLERANCE = 1e-3
+DTYPES = {name: np.dtype(np.bool_ if name in ("terminated", "truncated") else np.float32) for name in FIELDS}
+ACTION_TOLERANCE = 1e-3
 _BLOCK = 1 << 18  # rows read at a time by checks, so that they never hold a whole set in memory
 
 
@@ -48,6 +48,7 @@ class Meta:
         reference_min: the return that scores 0 (a random policy's); without it there is no normalised score.
         reference_max: the return that scores 100 (an expert's).
         source: where the data came from, in words.
+        notes: what was done to the data on the way here (columns guessed, rows dropped), a sentence each.
         fingerprint: sha256 of the content, filled in by itself; sets with equal fingerprints hold the same transitions.
     """
 
@@ -58,16 +59,22 @@ class Meta:
     reference_min: float | None = None
     reference_max: float | None = None
     source: str = ""
+    notes: tuple[str, ...] = ()
     fingerprint: str = ""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Meta:
         """Rebuild from `dataset.json` or `run.json`; unknown keys are ignored."""
         known = {field.name for field in dataclasses.fields(cls)}
-        kept = {key: value for key, value in values.items() if key in known}
-        for bound in ("action_low", "action_high"):
-            if kept.get(bound) is not None:
-                kept[bound] = tuple(float(x) for x in kept[bound])
+        kept = {key: value for key, value in values.items() if key in known and value is not None}
+        for text in {"name", "env_id", "source", "fingerprint"} & kept.keys():
+            if not isinstance(kept[text], str):
+                raise TypeError(f"{text} is {kept[text]!r}, expected text")
+        for number in {"reference_min", "reference_max"} & kept.keys():
+            kept[number] = float(kept[number])
+        for bound in {"action_low", "action_high"} & kept.keys():
+            kept[bound] = tuple(float(x) for x in kept[bound])
+        kept["notes"] = tuple(str(note) for note in kept.get("notes", ()))
         return cls(**kept)
 
 
@@ -106,25 +113,36 @@ class Dataset:
                 strict=True,
             )
         )
-        arrays = {name: np.array(value, dtype=_DTYPES[name], order="C") for name, value in given.items()}
-        _check_shapes(arrays, meta.name)
-        _check_content(arrays, meta.name)
-        np.clip(arrays["actions"], -1.0, 1.0, out=arrays["actions"])
-        arrays["truncated"][-1] |= not arrays["terminated"][-1]
-        meta = dataclasses.replace(meta, fingerprint=_fingerprint(arrays))
-        return cls(**arrays, meta=meta)
+        arrays = {name: np.array(value, dtype=DTYPES[name], order="C") for name, value in given.items()}
+        return cls.adopt(arrays, meta, meta.name)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Dataset:
-        """Open a data set saved by `save`, by memory map. A damaged folder gives a clear error."""
+    def adopt(cls, arrays: Mapping[str, Array], meta: Meta, where: str, *, verify: bool = True) -> Dataset:
+        """A data set of arrays that have the schema's types already and may be changed: no copy is made.
+
+        Messages name the data as `where`.
+        With `verify=False` the content is taken as it is, NaN included, for those who want to look at what is wrong.
+        """
+        _check_shapes(arrays, where)
+        arrays["truncated"][-1] |= not arrays["terminated"][-1]
+        fingerprint = _examine(arrays, where, clip=True) if verify else ""
+        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, verify: bool = True) -> Dataset:
+        """Open a data set saved by `save`, by memory map. A damaged folder gives a clear error.
+
+        With `verify=False` the content is not looked at, which is quicker for a set larger than memory.
+        """
         folder = Path(folder)
         meta = cls.describe(folder)
-        arrays = {name: _open(folder / f"{name}.npy", _DTYPES[name]) for name in FIELDS}
+        arrays = {name: _open(folder / f"{name}.npy", DTYPES[name]) for name in FIELDS}
         _check_shapes(arrays, str(folder))
-        _check_content(arrays, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
-        fingerprint = _fingerprint(arrays)
+        if not verify:
+            return cls(**arrays, meta=meta)
+        fingerprint = _examine(arrays, str(folder))
         if meta.fingerprint not in ("", fingerprint):
             raise MildlyError(f"{folder}: its content is not what was saved (the fingerprint differs). Copy it again.")
         return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
@@ -207,9 +225,9 @@ def blocks(rows: int) -> Iterator[slice]:
 
 
 def _open(path: Path, dtype: np.dtype[Any]) -> Array:
-    """Map one array copy-on-write: the file is never changed, yet torch may wrap the memory."""
+    """Map one array, read-only: a writable mapping would be refused for a set larger than memory."""
     try:
-        array: Array = np.lib.format.open_memmap(path, mode="c")  # knows .npy alone: no zip, no pickle
+        array: Array = np.lib.format.open_memmap(path, mode="r")  # knows .npy alone: no zip, no pickle
     except FileNotFoundError as error:
         raise MildlyError(f"{path}: missing from the data set.") from error
     except (ValueError, OSError, EOFError, OverflowError, TypeError, tokenize.TokenError) as error:
@@ -239,34 +257,42 @@ def _check_shapes(arrays: Mapping[str, Array], where: str) -> None:
         raise MildlyError(f"{where}: observations and actions need at least one column each.")
 
 
-def _check_content(arrays: Mapping[str, Array], where: str) -> None:
-    """NaN, infinities and actions out of bounds, found before they can spoil a training."""
-    for name in ("observations", "actions", "rewards", "next_observations"):
-        for block in blocks(len(arrays[name])):
-            bad = ~np.isfinite(arrays[name][block])
-            if bad.any():
-                row = block.start + int(np.argwhere(bad)[0][0])
-                raise MildlyError(
-                    f"{where}: '{name}' has NaN or infinite values, first in row {row}. "
-                    "Remove or repair those rows before training."
-                )
-    for block in blocks(len(arrays["actions"])):
-        outside = np.abs(arrays["actions"][block]) > 1.0 + _ACTION_TOLERANCE
-        if outside.any():
-            row, column = (int(i) for i in np.argwhere(outside)[0])
-            value = arrays["actions"][block][row, column]
-            raise MildlyError(
-                f"{where}: 'actions' must lie in [-1, 1], but row {block.start + row}, column {column} "
-                f"is {value:.6g}. Rescale the actions with the environment's bounds first; Meta's action_low "
-                "and action_high remember them."
-            )
+def _examine(arrays: Mapping[str, Array], where: str, *, clip: bool = False) -> str:
+    """Raise if the content would spoil a training; else its fingerprint. One pass, since a set may not fit memory.
 
-
-def _fingerprint(arrays: Mapping[str, Array]) -> str:
+    With `clip`, actions that rounding has put beyond [-1, 1] are clipped, in place.
+    """
     digest = hashlib.sha256()
     for name in FIELDS:
         array = arrays[name]
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
-        for block in blocks(len(array)):
-            digest.update(np.ascontiguousarray(array[block]).data)
+        for rows in blocks(len(array)):
+            block = array[rows]
+            _check_finite(block, name, rows.start, where)
+            if name == "actions":
+                _check_bounds(block, rows.start, where)
+                if clip:
+                    np.clip(block, -1.0, 1.0, out=block)
+            digest.update(np.ascontiguousarray(block).data)
     return digest.hexdigest()
+
+
+def _check_finite(block: Array, name: str, start: int, where: str) -> None:
+    bad = ~np.isfinite(block)
+    if bad.any():
+        row = start + int(np.argwhere(bad)[0][0])
+        raise MildlyError(
+            f"{where}: '{name}' has NaN or infinite values, first in row {row}. "
+            "Remove or repair those rows before training."
+        )
+
+
+def _check_bounds(actions: Array, start: int, where: str) -> None:
+    outside = np.abs(actions) > 1.0 + ACTION_TOLERANCE
+    if outside.any():
+        row, column = (int(i) for i in np.argwhere(outside)[0])
+        raise MildlyError(
+            f"{where}: 'actions' must lie in [-1, 1], but row {start + row}, column {column} "
+            f"is {actions[row, column]:.6g}. Rescale the actions with the environment's bounds first; Meta's "
+            "action_low and action_high remember them."
+        )

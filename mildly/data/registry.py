@@ -1,69 +1,154 @@
-"""From a name or a path to a Dataset: built-in sets, D4RL names, HDF5 files and native folders."""
+"""From a name or a path to a Dataset: built-in sets, official names, files of any known format, folders."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 
-from mildly.data.dataset import Dataset
-from mildly.data.tasks import PAPER_DATASETS
+import numpy as np
+
+from mildly.data import formats
+from mildly.data.assemble import Log, Memory, Steps, assemble
+from mildly.data.dataset import Dataset, blocks
+from mildly.data.official import cached, fetch, name_of_file, official_files
+from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError, unknown_name
 
 DATA_VARIABLE = "MILDLY_DATA"
+MINARI = "minari:"
 
 
-def load_dataset(source: str | os.PathLike[str] | Dataset) -> Dataset:
+def load_dataset(
+    source: str | os.PathLike[str] | Dataset,
+    options: ImportOptions | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    **given: Any,
+) -> Dataset:
     """Load a data set.
 
     Args:
-        source: a built-in set's name (`pendulum-mixed`), a D4RL name (`hopper-medium-v2`, whose file is looked
-            for in the folder that the environment variable MILDLY_DATA names), the path of a D4RL HDF5 file,
-            or the folder of a data set saved by `Dataset.save`.
+        source: a name (`pendulum-mixed`, `hopper-medium-v2`, `minari:D4RL/pen/human-v2`); a file (`.csv`, `.parquet`,
+            `.hdf5`, `.npz`); or a folder (written by `Dataset.save`, of `.npy` files, or Minari's).
+        options: how to read a file that does not say it all itself, such as which columns are the observation.
+        data_dir: folder in which names are looked for first; the environment variable MILDLY_DATA names it, too.
+        verify: look for NaN and actions beyond the bounds, and refuse them. Without it they are in the data set.
+        given: fields of `ImportOptions`, for convenience: `load_dataset("log.csv", obs="sensor_*", action="u")`.
     """
     if isinstance(source, Dataset):
         return source
-    path = find(source)
-    if path.is_dir():
-        return Dataset.load(path)
-    from mildly.data.formats import d4rl
+    options = _with_fields(options or ImportOptions(), given)
+    if not os.fspath(source).startswith(MINARI) and options == ImportOptions():
+        path = find(source, data_dir)
+        if (path / "dataset.json").is_file():
+            return Dataset.load(path, verify=verify)
+    return assemble(open_log(source, options, data_dir), options, Memory(), verify=verify)
 
-    return d4rl.read(path)
+
+def _with_fields(options: ImportOptions, given: dict[str, Any]) -> ImportOptions:
+    """Options with some fields said anew; bounds may be lists or a single number."""
+    for name, value in given.items():
+        if name not in ImportOptions.__dataclass_fields__:
+            raise unknown_name("option", name, ImportOptions.__dataclass_fields__)
+        if name in ("action_low", "action_high") and value is not None:
+            value = tuple(float(x) for x in np.atleast_1d(value))
+        elif isinstance(value, (list, tuple)):
+            value = ",".join(value)
+        given[name] = value
+    return dataclasses.replace(options, **given)
 
 
-def find(source: str | os.PathLike[str]) -> Path:
-    """The folder or file that a name or path means: built-in sets first, then paths, then D4RL's names."""
+def open_log(
+    source: str | os.PathLike[str], options: ImportOptions, data_dir: str | os.PathLike[str] | None = None
+) -> Log:
+    """The rows of any source, to be read block by block."""
     name = os.fspath(source)
+    if name.startswith(MINARI):
+        from mildly.data.formats import minari
+
+        return minari.read(name, options)
+    path = find(source, data_dir)
+    if not (path / "dataset.json").is_file():
+        return formats.read(path, options)
+    data = Dataset.load(path, verify=False)
+    fields = Steps._fields
+    steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in fields}) for rows in blocks(len(data)))
+    return Log(data.meta, steps, where=str(path), scaled=True, notes=list(data.meta.notes))
+
+
+def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder or file that a name or path means.
+
+    Built-in names come first, then paths, then names in `data_dir` (or else in the folder that MILDLY_DATA names).
+    An official name that is not there is looked for among the files downloaded before, and downloaded if need be.
+    """
+    name = os.fspath(source)
+    path = _here(name, data_dir)
+    if path is not None:
+        return path
+    if name in official_files():
+        return cached(name) or fetch(name)
+    raise _absent(name, data_dir)
+
+
+def name_of(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
+    """The name that a data set will have once loaded, without reading its content or downloading it."""
+    name = os.fspath(source)
+    if name.startswith(MINARI):
+        return name.removeprefix(MINARI)
+    path = _here(name, data_dir)
+    if path is None:
+        if name in official_files():
+            return name
+        raise _absent(name, data_dir)
+    if (path / "dataset.json").is_file():
+        return Dataset.describe(path).name
+    try:
+        return formats.read(path, ImportOptions()).meta.name
+    except MildlyError:  # what is wrong with the file is told when it is loaded
+        return _entry_name(path)
+
+
+def reference(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
+    """What to write down so that the data are found again from another folder: a name if it suffices, or the path."""
+    name = os.fspath(source)
+    if name.startswith(MINARI) or name in builtin_names():
+        return name
+    path = _here(name, data_dir)
+    return name if path is None else str(path.resolve())
+
+
+def _here(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """What a name or path means without the cache and the network."""
     if name in builtin_names():
         return _builtin_folder(name)
     path = Path(name).expanduser()
     if path.exists():
         return path
-    if name in PAPER_DATASETS:
-        return _in_data_folder(name)
-    if path.suffix or len(path.parts) > 1:
-        raise MildlyError(f"{name}: no such file or folder.")
-    raise unknown_name("data set", name, [*builtin_names(), *PAPER_DATASETS], listing="mildly data list")
+    folder = data_folder(data_dir)
+    entries = _entries(folder) if folder else []
+    exact = [entry for known, entry in entries if known == name]
+    alike = [entry for known, entry in entries if known.replace("_", "-") == name.replace("_", "-")]
+    return next(iter(exact + alike), None)
 
 
-def name_of(source: str | os.PathLike[str]) -> str:
-    """The name that a data set will have once loaded, without reading its content."""
-    path = find(source)
-    if path.is_dir():
-        return Dataset.describe(path).name
-    from mildly.data.formats import d4rl
-
-    return d4rl.dataset_name(path)
-
-
-def reference(source: str | os.PathLike[str]) -> str:
-    """What to write down so that the data are found again from another folder: names as they are, paths absolute."""
-    name = os.fspath(source)
-    if name in builtin_names() or not Path(name).expanduser().exists():
-        return name
-    return str(Path(name).expanduser().resolve())
+def _absent(name: str, data_dir: str | os.PathLike[str] | None) -> MildlyError:
+    folder = data_folder(data_dir)
+    path = Path(name)
+    if len(path.parts) > 1 or path.name.lower().endswith(formats.SUFFIXES):
+        return MildlyError(f"{name}: no such file or folder.")
+    local = [known for known, _ in _entries(folder)] if folder else []
+    error = unknown_name("data set", name, [*builtin_names(), *local, *official_files()], listing="mildly data list")
+    where = (
+        f"It is not in {folder}, either." if folder else f"--data-dir or {DATA_VARIABLE} names a folder of your own."
+    )
+    return MildlyError(f"{error} {where}")
 
 
 def builtin_names() -> list[str]:
@@ -77,49 +162,90 @@ class Listing:
     """A line of `mildly data list`."""
 
     name: str
-    transitions: int | None
-    where: str
+    where: Literal["built in", "data folder", "cache", "to download"]
+    path: Path | None = None
+    transitions: int | None = None
+    size: int | None = None
 
 
-def list_datasets() -> list[Listing]:
-    """Every data set with a name, and whether it is here."""
-    rows = []
-    for name in builtin_names():
-        description = json.loads((_builtin_folder(name) / "dataset.json").read_text())
-        rows.append(Listing(name, description["transitions"], "built in"))
-    for name in PAPER_DATASETS:
-        found = _official_file(name)
-        rows.append(Listing(name, None, str(found) if found else "not here"))
-    return rows
+def list_datasets(data_dir: str | os.PathLike[str] | None = None) -> list[Listing]:
+    """Every data set with a name, once: where `find` would take it from."""
+    rows = {name: _listed(name, "built in", _builtin_folder(name)) for name in builtin_names()}
+    folder = data_folder(data_dir)
+    for name, path in _entries(folder) if folder else []:
+        rows.setdefault(name, _listed(name, "data folder", path))
+    for name, entry in official_files().items():
+        path_here = cached(name)
+        missing = Listing(name, "to download", size=entry.size)
+        rows.setdefault(name, _listed(name, "cache", path_here) if path_here else missing)
+    return list(rows.values())
+
+
+def _listed(name: str, where: Literal["built in", "data folder", "cache"], path: Path) -> Listing:
+    if path.is_file():
+        return Listing(name, where, path, size=path.stat().st_size)
+    try:
+        transitions = int(json.loads((path / "dataset.json").read_text())["transitions"])
+    except (OSError, ValueError, KeyError, TypeError):  # a folder of .npy files; damage is told when it is loaded
+        transitions = None
+    return Listing(name, where, path, transitions)
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder in which names are looked for: the one given, or the one that MILDLY_DATA names, or none."""
+    given = os.fspath(data_dir) if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    if not given:
+        return None
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        by = DATA_VARIABLE if data_dir is None else "--data-dir"
+        raise MildlyError(f"{folder}: no such folder; {by} must name the one in which your data sets are.")
+    return folder
+
+
+def _entries(folder: Path) -> list[tuple[str, Path]]:
+    """Names and paths of the data sets in a folder and its sub-folders, the better ones first where names are equal.
+
+    Better is: not in a sub-folder; a folder rather than a file; the formats in their order; the official file name.
+    """
+
+    def rank(path: Path) -> tuple[bool, int, bool, str]:
+        ending = -1 if path.is_dir() else formats.SUFFIXES.index(_suffix(path))
+        return path.parent != folder, ending, name_of_file(path.name) is None, str(path)
+
+    found, below = [], []
+    for path in _visible(folder):
+        if _is_dataset(path):
+            found.append(path)
+        elif path.is_dir():
+            below += [inner for inner in _visible(path) if _is_dataset(inner)]
+    return [(_entry_name(path), path) for path in sorted(found + below, key=rank)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError:  # a folder that may not be read holds nothing for us
+        return []
+
+
+def _is_dataset(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "dataset.json").is_file() or any(path.glob("*.npy"))
+    return bool(_suffix(path)) and path.is_file()
+
+
+def _suffix(path: Path) -> str:
+    """The ending that tells the format, of all known ones the longest; empty if there is none."""
+    return max((known for known in formats.SUFFIXES if path.name.lower().endswith(known)), key=len, default="")
+
+
+def _entry_name(path: Path) -> str:
+    """The name by which a file or folder is found in its folder."""
+    suffix = _suffix(path)
+    official = name_of_file(path.name) if suffix in (".hdf5", ".h5") else None
+    return official or path.name[: len(path.name) - len(suffix)]
 
 
 def _builtin_folder(name: str) -> Path:
     return Path(str(files("mildly.data") / "builtin" / name))
-
-
-def _file_names(name: str) -> list[str]:
-    """The names under which a D4RL set's file is commonly kept."""
-    base, version = name.rsplit("-v", 1)
-    task, kind = base.split("-", 1)
-    underscored = f"{task}_{kind.replace('-', '_')}-v{version}"
-    return [f"{stem}.hdf5" for stem in (name, underscored)]
-
-
-def _official_file(name: str) -> Path | None:
-    folder = os.environ.get(DATA_VARIABLE)
-    if not folder:
-        return None
-    candidates = (Path(folder).expanduser() / file for file in _file_names(name))
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def _in_data_folder(name: str) -> Path:
-    found = _official_file(name)
-    if found is None:
-        folder = os.environ.get(DATA_VARIABLE)
-        where = f"not in {folder} ({DATA_VARIABLE})" if folder else f"and {DATA_VARIABLE} is not set"
-        raise MildlyError(
-            f"{name}: the file {' or '.join(_file_names(name))} is needed, {where}. Put D4RL's file into a folder "
-            f"and set {DATA_VARIABLE} to it, or give the file's path."
-        )
-    return found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mildly.data.dataset import Dataset
 from mildly.data.formats import d4rl
+from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +120,7 @@ def ends(flags: np.ndarray) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("file", REAL)
 def test_a_real_file_gives_the_rows_of_the_slow_loop(file: str) -> None:
-    dataset = d4rl.read(real(file))
+    dataset = load_dataset(real(file))
     assert_schema(dataset)
     assert len(dataset) == REAL[file].rows
     assert_rows_equal(dataset, slow_rows(real(file)))
@@ -127,7 +128,7 @@ def test_a_real_file_gives_the_rows_of_the_slow_loop(file: str) -> None:
 
 @pytest.mark.parametrize("file", REAL)
 def test_a_real_file_has_its_episode_ends_and_meta(file: str) -> None:
-    dataset, expected = d4rl.read(real(file)), REAL[file]
+    dataset, expected = load_dataset(real(file)), REAL[file]
     assert (ends(dataset.terminated), ends(dataset.truncated)) == (expected.terminated, expected.truncated)
     assert (dataset.meta.name, dataset.meta.env_id) == (expected.name, expected.env_id)
     assert (dataset.meta.reference_min, dataset.meta.reference_max) == expected.reference
@@ -148,7 +149,7 @@ def test_the_real_maze_never_terminates_at_its_way_points() -> None:
         pytest.skip("the maze2d file is not here (looked in ../shared/data of the project's root)")
     with h5py.File(path, "r") as file:
         assert int(file["terminals"][()].sum()) == 136
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_schema(dataset)
     assert not dataset.terminated.any()
     assert len(dataset) == 9999  # way-points are never 300 steps apart: only the last row goes
@@ -194,7 +195,7 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
 
 def test_v0_layout_shifts_the_observations_and_drops_time_outs_and_the_last_row(tmp_path: Path) -> None:
     path = write(tmp_path / "hopper_medium.hdf5", columns_of(10, terminals=(3,), timeouts=(7,)))
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_schema(dataset)
     assert_rows_equal(dataset, slow_rows(path))
     assert len(dataset) == 8
@@ -209,7 +210,7 @@ def test_v1_layout_of_float64_and_column_rewards_keeps_every_row(tmp_path: Path)
     for key in ("terminals", "timeouts"):
         columns[key] = columns[key].astype(np.float64)
     path = write(tmp_path / "hopper_medium_replay-v1.hdf5", columns)
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_schema(dataset)
     assert_rows_equal(dataset, slow_rows(path))
     assert len(dataset) == 10
@@ -220,7 +221,7 @@ def test_v1_layout_of_float64_and_column_rewards_keeps_every_row(tmp_path: Path)
 def test_v2_layout_keeps_every_row_with_its_own_next_observation(tmp_path: Path) -> None:
     columns = with_next(columns_of(10, terminals=(4,), timeouts=(9,)))
     path = write(tmp_path / "walker2d_medium_expert-v2.hdf5", columns)
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_schema(dataset)
     assert_rows_equal(dataset, slow_rows(path))
     np.testing.assert_array_equal(dataset.next_observations, columns["next_observations"])
@@ -232,7 +233,7 @@ def test_adroit_layout_of_mixed_types_is_shifted(tmp_path: Path) -> None:
     columns = columns_of(12, terminals=(11,), timeouts=(5,), dtype=np.float64)
     columns["actions"] = columns["actions"].astype(np.float32)
     path = write(tmp_path / "door-cloned-v0.hdf5", columns)
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_schema(dataset)
     assert_rows_equal(dataset, slow_rows(path))
     assert (ends(dataset.terminated), ends(dataset.truncated)) == ((), (4, 9))
@@ -242,7 +243,7 @@ def test_adroit_layout_of_mixed_types_is_shifted(tmp_path: Path) -> None:
 def test_a_file_without_time_outs_has_them_at_the_task_s_horizon(tmp_path: Path) -> None:
     # pen's horizon is 100. The fall in row 30 starts the count again: time-outs in rows 130 and 230.
     path = write(tmp_path / "pen-human-v0.hdf5", columns_of(240, terminals=(30,), timeouts=None))
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert_rows_equal(dataset, slow_rows(path, horizon=100))
     assert len(dataset) == 237
     assert (ends(dataset.terminated), ends(dataset.truncated)) == ((30,), (129, 228, 236))
@@ -250,7 +251,7 @@ def test_a_file_without_time_outs_has_them_at_the_task_s_horizon(tmp_path: Path)
 
 def test_a_file_of_no_known_task_has_no_time_outs_of_its_own_and_no_references(tmp_path: Path) -> None:
     path = write(tmp_path / "my_robot-v3.hdf5", columns_of(1500, timeouts=None))
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert len(dataset) == 1499
     assert ends(dataset.truncated) == (1498,)
     assert dataset.meta.name == "my-robot-v3"
@@ -261,7 +262,7 @@ def test_a_file_of_no_known_task_has_no_time_outs_of_its_own_and_no_references(t
 def test_maze2d_never_terminates_and_a_way_point_does_not_hide_a_time_out(tmp_path: Path, stores_next: bool) -> None:
     columns = columns_of(12, terminals=(2, 5, 8), timeouts=(5,))
     path = write(tmp_path / "maze2d-umaze-v1.hdf5", with_next(columns) if stores_next else columns)
-    dataset = d4rl.read(path)
+    dataset = load_dataset(path)
     assert not dataset.terminated.any()
     assert_rows_equal(dataset, slow_rows(path, terminates=False))
     assert ends(dataset.truncated) == ((5, 11) if stores_next else (4, 9))
@@ -270,7 +271,7 @@ def test_maze2d_never_terminates_and_a_way_point_does_not_hide_a_time_out(tmp_pa
 def test_a_time_out_is_never_terminated_in_either_layout(tmp_path: Path) -> None:
     columns = columns_of(9, timeouts=(2, 5, 8))
     for number, layout in enumerate((columns, with_next(columns))):
-        dataset = d4rl.read(write(tmp_path / f"hopper-expert-v{number}.hdf5", layout))
+        dataset = load_dataset(write(tmp_path / f"hopper-expert-v{number}.hdf5", layout))
         assert not dataset.terminated.any()
         assert len(dataset.episodes()) == 3
 
@@ -278,10 +279,10 @@ def test_a_time_out_is_never_terminated_in_either_layout(tmp_path: Path) -> None
 def test_a_fall_in_the_very_step_of_the_time_limit_follows_d4rl(tmp_path: Path) -> None:
     columns = columns_of(9, terminals=(4,), timeouts=(4,))
     # Stored next observations: the row is kept, and the fall ends the value.
-    kept = d4rl.read(write(tmp_path / "hopper-expert-v2.hdf5", with_next(columns)))
+    kept = load_dataset(write(tmp_path / "hopper-expert-v2.hdf5", with_next(columns)))
     assert (ends(kept.terminated), ends(kept.truncated)) == ((4,), (8,))
     # None stored: the time-out row is dropped, as D4RL drops it.
-    shifted = d4rl.read(write(tmp_path / "hopper-expert-v0.hdf5", columns))
+    shifted = load_dataset(write(tmp_path / "hopper-expert-v0.hdf5", columns))
     assert (len(shifted), ends(shifted.terminated), ends(shifted.truncated)) == (7, (), (3, 6))
 
 
@@ -310,7 +311,7 @@ def test_the_shifted_view_equals_the_slow_loop_on_any_flags(drawn: list[tuple[bo
     assume(not columns["timeouts"][:-1].all())  # else no row has a successor
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder) / f"{name}.hdf5", columns)
-        dataset = d4rl.read(path)
+        dataset = load_dataset(path)
         rows = slow_rows(path, terminates=name.startswith("hopper"))
     assert_rows_equal(dataset, rows)
     assert not (dataset.terminated & dataset.truncated).any()
@@ -325,7 +326,7 @@ def test_the_shifted_view_equals_the_slow_loop_on_any_flags(drawn: list[tuple[bo
 
 def refused(path: Path, *words: str) -> str:
     with pytest.raises(MildlyError) as caught:
-        d4rl.read(path)
+        load_dataset(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     for word in words:
@@ -335,7 +336,7 @@ def refused(path: Path, *words: str) -> str:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     refused(tmp_path / "hopper-medium-v2.hdf5", "no such file")
-    refused(tmp_path, "no such file")
+    refused(tmp_path, "not a data set")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.95])
@@ -356,7 +357,7 @@ def test_a_real_file_cut_short_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_hdf5_is_named(tmp_path: Path) -> None:
     path = tmp_path / "hopper-medium-v2.hdf5"
     path.write_text("observations,actions\n1,2\n")
-    refused(path, "not an HDF5 file")
+    refused(path, "not what its name says")
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards", "terminals"])

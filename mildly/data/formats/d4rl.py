@@ -1,4 +1,4 @@
-"""D4RL's HDF5 files, in all the layouts that exist (v0, v1, v2, Adroit, maze2d).
+"""D4RL's HDF5 files, in all the layouts that exist (v0, v1, v2, Adroit, maze2d), and other HDF5 files like them.
 
 The rows follow D4RL's Q-learning view: a row needs a next observation. Where a file stores `next_observations`, every
 row has one and is kept (D4RL's own function drops time-outs even then). Where it does not, the next observation of row
@@ -8,127 +8,96 @@ only `terminals` do.
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from mildly.data.dataset import Array, Dataset, Meta
-from mildly.data.tasks import task_of
+from mildly.data.assemble import Log, Steps, limited
+from mildly.data.dataset import FIELDS, Dataset, Meta, blocks
+from mildly.data.formats.arrays import DAMAGE, META, NAMES, Column, damaged, in_step, parse_meta
+from mildly.data.official import name_of_file
+from mildly.data.options import ImportOptions
+from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
 
-_REQUIRED = ("observations", "actions", "rewards", "terminals")
-_OPTIONAL = ("next_observations", "timeouts")
 
-
-def read(path: str | os.PathLike[str]) -> Dataset:
-    """Read one HDF5 file. Its name tells the task, and with it environment and reference returns."""
-    path = Path(path)
-    raw = _read_arrays(path)
+def read(path: Path, options: ImportOptions) -> Log:
+    """One HDF5 file. Its name tells the task, and with it environment and reference returns."""
+    with _opened(path) as (columns, stored):
+        has_terminals = any(name in columns for name in (options.terminated or "", *NAMES["terminated"]))
+        has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"]))
+    if stored is not None:
+        log = Log(parse_meta(stored, path), iter(()), where=str(path), scaled=True)
+        log.steps = _rows(path, options, log.notes)
+        return log
     name = dataset_name(path)
     task = task_of(name)
-    terminated, timeouts = _episode_ends(raw, task.horizon if task else None)
-    if task and not task.terminates:
-        terminated[:] = False  # maze2d: `terminals` mark way-points, the episode goes on
+    if task is not None and not has_terminals:
+        raise MildlyError(f"{path}: lacks terminals; found {', '.join(columns) or 'nothing'}. A D4RL file has them.")
     meta = Meta(
         name=name,
         env_id=task.env_id if task else None,
         reference_min=task.reference_min if task else None,
         reference_max=task.reference_max if task else None,
-        source=f"D4RL file {path.name}",
+        source=f"D4RL file {path.name}" if task else f"HDF5 file {path.name}",
     )
-    try:
-        if "next_observations" in raw:
-            return Dataset.from_arrays(
-                raw["observations"],
-                raw["actions"],
-                raw["rewards"],
-                raw["next_observations"],
-                terminated,
-                timeouts & ~terminated,
-                meta,
-            )
-        return _shifted(raw, terminated, timeouts, meta)
-    except MildlyError as error:
-        raise MildlyError(f"{path}: {str(error).removeprefix(name + ': ')}") from error
+    log = Log(meta, iter(()), where=str(path), scaled=task is not None)
+    log.steps = _rows(path, options, log.notes, last_row_ends=True)
+    if task is not None:
+        log.steps = _as_the_task_knows(log.steps, task, has_timeouts)
+    return log
+
+
+def _as_the_task_knows(steps: Iterator[Steps], task: Task, has_timeouts: bool) -> Iterator[Steps]:
+    """Time-outs where an episode reaches the horizon, if the file stores none; and no ends where a task has none."""
+    if not has_timeouts:
+        steps = limited(steps, task.horizon)
+    if task.terminates:
+        return steps
+    return (block._replace(terminated=np.zeros_like(block.terminated)) for block in steps)  # maze2d: way-points
 
 
 def dataset_name(path: Path) -> str:
     """`hopper_medium-v2.hdf5` is `hopper-medium-v2`; without a version it is v0, where medium-replay was 'mixed'."""
+    official = name_of_file(path.name)
+    if official is not None:
+        return official
     name = path.stem.replace("_", "-")
-    if re.search(r"-v\d+", name):
-        return name
+    if re.search(r"-v\d+", name) or task_of(name) is None:
+        return name if task_of(name) else path.stem
     return f"{name.replace('-mixed', '-medium-replay')}-v0"
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[dict[str, Column], str | None]]:
+    """The arrays at the top of the file, and our own description if it is one of ours."""
     if not path.is_file():
         raise MildlyError(f"{path}: no such file.")
     try:
         with h5py.File(path, "r") as file:
-            missing = [key for key in _REQUIRED if not isinstance(file.get(key), h5py.Dataset)]
-            if missing:
-                raise MildlyError(
-                    f"{path}: lacks the key(s) {', '.join(missing)}; found {', '.join(sorted(file)) or 'nothing'}. "
-                    f"A D4RL file has {', '.join(_REQUIRED)}."
-                )
-            arrays = {key: np.asarray(file[key]) for key in (*_REQUIRED, *_OPTIONAL) if key in file}
-    except MildlyError:
-        raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise MildlyError(f"{path}: not an HDF5 file, or damaged or cut short ({error}). Copy it again.") from error
-    rows = len(arrays["observations"]) if arrays["observations"].ndim else 0
-    for key, array in arrays.items():
-        if array.dtype.kind not in "biuf":
-            raise MildlyError(f"{path}: '{key}' holds {array.dtype}, expected numbers.")
-        if array.ndim == 2 and array.shape[1] == 1 and key in ("rewards", "terminals", "timeouts"):
-            array = arrays[key] = array[:, 0]
-        expected = 2 if key in ("observations", "actions", "next_observations") else 1
-        if array.ndim != expected or len(array) != rows:
-            raise MildlyError(
-                f"{path}: '{key}' has shape {array.shape}, expected {expected} dimension(s) and {rows} rows "
-                "as in 'observations'."
-            )
-        if key in ("terminals", "timeouts") and not np.isfinite(array).all():
-            raise MildlyError(f"{path}: '{key}' has NaN or infinite values, expected true or false.")
-    if rows == 0:
-        raise MildlyError(f"{path}: 'observations' has no rows.")
-    return arrays
+            stored = file.attrs.get(META)
+            columns = {name: file[name] for name in file}
+            yield columns, stored if isinstance(stored, str) else None
+    except DAMAGE as error:
+        raise damaged(path, error) from error
 
 
-def _episode_ends(raw: dict[str, Array], horizon: int | None) -> tuple[Array, Array]:
-    """(terminated, timeouts). Without stored time-outs they are where an episode reaches the task's horizon."""
-    terminated = raw["terminals"].astype(bool)
-    if "timeouts" in raw:
-        return terminated, raw["timeouts"].astype(bool)
-    timeouts = np.zeros_like(terminated)
-    if horizon is not None:
-        length = 0
-        for row in range(len(terminated)):
-            length += 1
-            timeouts[row] = length == horizon
-            if terminated[row] or timeouts[row]:
-                length = 0
-    return terminated, timeouts
+def _rows(path: Path, options: ImportOptions, notes: list[str], *, last_row_ends: bool = False) -> Iterator[Steps]:
+    with _opened(path) as (columns, _):
+        yield from in_step(columns, path, options, notes, last_row_ends=last_row_ends)
 
 
-def _shifted(raw: dict[str, Array], terminated: Array, timeouts: Array, meta: Meta) -> Dataset:
-    """Next observations from the following row; what has none is dropped, and the row before it ends the episode."""
-    keep = ~timeouts
-    keep[-1] = False
-    if not keep.any():
-        raise MildlyError(f"{meta.name}: no row has a next observation.")
-    truncated = np.zeros_like(timeouts)
-    truncated[:-1] = ~keep[1:] & keep[:-1] & ~terminated[:-1]
-    following = np.flatnonzero(keep) + 1
-    return Dataset.from_arrays(
-        raw["observations"][keep],
-        raw["actions"][keep],
-        raw["rewards"][keep],
-        raw["observations"][following],
-        terminated[keep],
-        truncated[keep],
-        meta,
-    )
+def write(dataset: Dataset, path: Path, description: str) -> None:
+    """D4RL's layout, with next observations, so that D4RL's own tools can read it too."""
+    names = dict(zip(FIELDS, FIELDS, strict=True)) | {"terminated": "terminals", "truncated": "timeouts"}
+    with h5py.File(path, "w") as file:
+        for field, name in names.items():
+            array = getattr(dataset, field)
+            column = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+            for rows in blocks(len(array)):
+                column[rows] = array[rows]
+        file.attrs[META] = description

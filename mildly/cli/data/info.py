@@ -1,4 +1,4 @@
-"""`mildly data`: list data sets, look into one."""
+"""`mildly data info`: what is in a data set."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ import tyro
 
 from mildly.cli.output import console, parse, table
 from mildly.data.dataset import Meta
-from mildly.data.registry import list_datasets, load_dataset
-from mildly.errors import unknown_name
-
-_USAGE = """usage: mildly data list
-       mildly data info SET
-
-  list   every data set with a name: built-in ones, and the 27 of the paper
-  info   what is in a set (a name, a D4RL HDF5 file, or a data set's folder)
-"""
+from mildly.data.registry import load_dataset
 
 
 @dataclass
@@ -30,34 +22,8 @@ class InfoOptions:
     """A built-in name, a D4RL name, a D4RL HDF5 file, or a data set's folder."""
 
 
-@dataclass
-class ListOptions:
-    """`mildly data list` has no options."""
-
-
 def main(args: Sequence[str]) -> int:
-    """Dispatch to list or info."""
-    actions = {"list": _list, "info": _info}
-    if not args or args[0] in ("-h", "--help"):
-        print(_USAGE, end="")
-        return 0 if args else 2
-    if args[0] not in actions:
-        raise unknown_name("data command", args[0], actions)
-    return actions[args[0]](args[1:])
-
-
-def _list(args: Sequence[str]) -> int:
-    parse(ListOptions, args, prog="mildly data list", description="List every data set with a name.")
-    rows = table("name", "transitions", "where")
-    for row in list_datasets():
-        rows.add_row(row.name, f"{row.transitions:,}" if row.transitions else "", row.where)
-    out = console()
-    out.print(rows)
-    out.print("\n'not here': put D4RL's HDF5 file into a folder and set MILDLY_DATA to it, or give the file's path.")
-    return 0
-
-
-def _info(args: Sequence[str]) -> int:
+    """Print the facts."""
     options = parse(InfoOptions, args, prog="mildly data info", description="What is in a data set.")
     data = load_dataset(options.dataset)
     meta, returns = data.meta, data.episode_returns()

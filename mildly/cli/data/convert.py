@@ -1,0 +1,52 @@
+"""`mildly data convert`: from any format to any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from mildly.cli.output import console, parse
+from mildly.data.convert import convert
+from mildly.data.options import ImportOptions
+
+_ABOUT = """Read logs in any format and write them in another.
+
+SRC: a CSV or Parquet table with one row a step (.csv .tsv .csv.gz .parquet), a D4RL or similar HDF5 file (.hdf5 .h5),
+arrays (.npz, or a folder of .npy files), a Minari set (minari:NAME or its folder), or a data set's name.
+DST: a folder to be made (Mildly's own form, which trains without being read into memory), or a file with one of those
+endings, or minari:NAME.
+
+What a file does not say itself is guessed, and the guess is explained; say it with the options below if it is wrong."""
+
+
+@dataclass
+class ConvertOptions:
+    """Options of `mildly data convert`."""
+
+    src: Annotated[str, tyro.conf.Positional]
+    """What to read."""
+    dst: Annotated[str, tyro.conf.Positional]
+    """What to write; it must not exist yet."""
+    data_dir: str | None = None
+    """Folder in which data set names are looked for first."""
+    options: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
+
+
+def main(args: Sequence[str]) -> int:
+    """Convert, and say what was done on the way."""
+    given = parse(ConvertOptions, args, prog="mildly data convert", description=_ABOUT)
+    out = console()
+    with out.status(f"reading {given.src}"):
+        data = convert(given.src, given.dst, given.options, data_dir=given.data_dir)
+    for note in data.meta.notes:
+        out.print(f"- {note}")
+    returns = data.episode_returns()
+    out.print(
+        f"{given.dst}: {len(data):,} transitions, {len(returns):,} episodes, "
+        f"{data.observation_size} observation and {data.action_size} action column(s), mean return {returns.mean():.4g}"
+    )
+    out.print(f"next: mildly data check {given.dst}")
+    return 0

@@ -1,0 +1,145 @@
+"""Actions mapped to [-1, 1], by bounds that are given, known from the environment, or found in the data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from mildly.data.dataset import ACTION_TOLERANCE, Array, Meta, blocks
+from mildly.data.options import ImportOptions
+from mildly.errors import MildlyError
+
+_REACHES = 0.9  # actions that fill [-1, 1] to this, where the environment's bounds are wider, look scaled already
+_WIDER = 1.05
+
+
+def scale_actions(
+    actions: Array,
+    meta: Meta,
+    options: ImportOptions,
+    notes: list[str],
+    *,
+    where: str,
+    scaled: bool = False,
+    refuse: bool = True,
+) -> Meta:
+    """Map actions to [-1, 1] in place; the description returned remembers the bounds, so that a policy can undo it.
+
+    Args:
+        actions: (n, a), in whatever units.
+        meta: what the log says of itself, bounds included.
+        options: what the user says.
+        notes: gets a sentence on what was done.
+        where: the file, for messages.
+        scaled: whether the actions are known to be in [-1, 1] already.
+        refuse: raise at actions beyond the bounds, unless told to clip them.
+    """
+    low, high, scaled = _bounds(actions, meta, options, notes, scaled=scaled or options.scaled)
+    middle, half = (np.zeros_like(low), np.ones_like(low)) if scaled else ((high + low) / 2, (high - low) / 2)
+    beyond = 0
+    for rows in blocks(len(actions)):
+        block = (actions[rows] - middle) / half
+        outside = (np.abs(block) > 1 + ACTION_TOLERANCE) & np.isfinite(block)
+        beyond += int(outside.any(axis=1).sum())
+        if beyond and refuse and not options.clip_actions:
+            row, column = (int(i) for i in np.argwhere(outside)[0])
+            raise MildlyError(
+                f"{where}: 'actions' must lie between {middle[column] - half[column]:g} and "
+                f"{middle[column] + half[column]:g}, but row {rows.start + row}, column {column} is "
+                f"{actions[rows][row, column]:.6g}. Give the right bounds with --action-low and --action-high, or clip "
+                "the actions with --clip-actions, as most environments do."
+            )
+        actions[rows] = block.clip(-1, 1) if options.clip_actions else block
+    if beyond and options.clip_actions:
+        notes.append(f"{beyond:,} row(s) had actions beyond the bounds, which were clipped.")
+    if (low == -1).all() and (high == 1).all():
+        return dataclasses.replace(meta, action_low=None, action_high=None)
+    return dataclasses.replace(meta, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
+
+
+def _bounds(
+    actions: Array, meta: Meta, options: ImportOptions, notes: list[str], *, scaled: bool
+) -> tuple[Array, Array, bool]:
+    """(low, high, whether the actions are in [-1, 1] already), with a note on how they were come by."""
+    size = actions.shape[1]
+    stated = _stated_bounds(meta, options, size, ask_environment=not scaled)
+    if stated is None:
+        low, high = (np.full(size, -1.0), np.full(size, 1.0)) if scaled else _found_bounds(actions)
+        if scaled or ((low == -1).all() and (high == 1).all()):
+            return low, high, True
+        notes.append(
+            f"Actions were mapped to [-1, 1] from the bounds found in the data: {_words(low, high)}. "
+            "If wider ones are allowed, give them with --action-low and --action-high."
+        )
+        return low, high, False
+    low, high, origin = stated
+    if scaled or ((low == -1).all() and (high == 1).all()):
+        return low, high, True
+    if origin == "the environment" and _looks_scaled(actions, low, high):
+        notes.append(
+            "The actions fill [-1, 1] though the environment's bounds are wider, so they are taken for scaled "
+            "already. If they are not, give the bounds with --action-low and --action-high."
+        )
+        return low, high, True
+    notes.append(f"Actions were mapped to [-1, 1] from the bounds of {origin}: {_words(low, high)}.")
+    return low, high, False
+
+
+def _stated_bounds(
+    meta: Meta, options: ImportOptions, size: int, *, ask_environment: bool
+) -> tuple[Array, Array, str] | None:
+    """Bounds that somebody vouches for: the user, the log, or the environment."""
+    if options.action_low is not None and options.action_high is not None:
+        low, high = _one_each(options.action_low, size), _one_each(options.action_high, size)
+        if not (np.isfinite([low, high]).all() and (low < high).all()):
+            raise MildlyError(f"action-low must be below action-high in every column, got {_words(low, high)}.")
+        return low, high, "the options"
+    if meta.action_low is not None and meta.action_high is not None:
+        return _one_each(meta.action_low, size), _one_each(meta.action_high, size), "the log"
+    if meta.env_id is None or not ask_environment:
+        return None
+    from mildly.environments import action_bounds, make_env
+
+    try:
+        env = make_env(meta.env_id)
+    except MildlyError:
+        if options.env is not None:
+            raise
+        return None  # an environment that the log names, but that is not installed here
+    low, high = (bound.astype(np.float64) for bound in action_bounds(env))
+    env.close()
+    if len(low) != size:
+        raise MildlyError(f"{meta.name}: has actions of size {size}, but environment '{meta.env_id}' of {len(low)}.")
+    return (low, high, "the environment") if np.isfinite([low, high]).all() else None
+
+
+def _one_each(values: tuple[float, ...], size: int) -> Array:
+    if len(values) not in (1, size):
+        raise MildlyError(f"{len(values)} action bounds were given for {size} action(s): give one, or one for each.")
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)).copy()
+
+
+def _found_bounds(actions: Array) -> tuple[Array, Array]:
+    """Smallest and largest value of each column; a column that uses both signs within [-1, 1] keeps that range."""
+    low, high = np.full(actions.shape[1], np.inf), np.full(actions.shape[1], -np.inf)
+    for rows in blocks(len(actions)):
+        block = np.where(np.isfinite(actions[rows]), actions[rows], np.nan)
+        low, high = np.fmin(low, np.fmin.reduce(block)), np.fmax(high, np.fmax.reduce(block))
+    fits = (low >= -1 - ACTION_TOLERANCE) & (high <= 1 + ACTION_TOLERANCE) & (low < 0) & (high > 0)
+    fits |= ~np.isfinite(low)
+    constant = low == high
+    low, high = np.where(constant, low - 1, low), np.where(constant, high + 1, high)
+    return np.where(fits, -1.0, low), np.where(fits, 1.0, high)
+
+
+def _looks_scaled(actions: Array, low: Array, high: Array) -> bool:
+    """Whether all actions fill [-1, 1] and none goes beyond, where the environment would allow it everywhere."""
+    largest = max(float(np.abs(np.nan_to_num(actions[rows])).max()) for rows in blocks(len(actions)))
+    allowed = float(np.minimum(-low, high).min())
+    return _REACHES < largest <= 1 + ACTION_TOLERANCE and allowed > _WIDER
+
+
+def _words(low: Array, high: Array) -> str:
+    pairs = dict.fromkeys(zip(low.tolist(), high.tolist(), strict=True))
+    return ", ".join(f"{a:g} to {b:g}" for a, b in pairs)

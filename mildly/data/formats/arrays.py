@@ -1,0 +1,299 @@
+"""Logs kept as arrays, one a field: `.npz` files, folders of `.npy` files, and the columns of HDF5 files.
+
+Field names differ between projects; the usual ones are known, and any other can be given. Arrays are read in step,
+block by block, so that a file larger than memory can be converted. No pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from mildly.data.assemble import Log, Steps
+from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
+from mildly.data.options import ImportOptions
+from mildly.errors import MildlyError
+
+META = "mildly"
+"""Under this name our own files keep the set's description, as JSON."""
+
+NAMES = {
+    "observations": ("observations", "observation", "obs", "states", "state"),
+    "actions": ("actions", "action", "acts", "act"),
+    "rewards": ("rewards", "reward", "rews", "rew"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
+    "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
+    "truncated": ("truncated", "timeouts", "timeout", "truncations"),
+    "episodes": ("episodes", "episode", "episode_ids", "episode_id", "trajectory_ids", "trajectory_id"),
+}
+"""What a field is called elsewhere, the likeliest name first."""
+
+DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    OverflowError,
+    SyntaxError,
+    RuntimeError,
+    NotImplementedError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+"""What the libraries raise at a file that is not what its name says."""
+
+_OPTION = {
+    "observations": "obs",
+    "actions": "action",
+    "rewards": "reward",
+    "next_observations": "next_obs",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "episodes": "episode",
+}
+_WIDE = ("observations", "actions", "next_observations")
+_NEEDED = ("observations", "actions", "rewards")
+_BLOCK_BYTES = 1 << 24
+
+
+class Column(Protocol):
+    """An array on disk: its shape and type, and slices of its rows (in order, from the first)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: slice) -> Array: ...
+
+
+def read(path: Path, options: ImportOptions) -> Log:
+    """A `.npz` file or a folder of `.npy` files."""
+    with _opened(path) as columns:
+        stored = read_meta(columns, path)
+    meta = stored or Meta(name=path.stem, source=f"arrays file {path.name}")
+    log = Log(meta, iter(()), where=str(path), scaled=stored is not None)
+    log.steps = _rows(path, options, log.notes)
+    return log
+
+
+def _rows(path: Path, options: ImportOptions, notes: list[str]) -> Iterator[Steps]:
+    with _opened(path) as columns:
+        yield from in_step(columns, path, options, notes)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[dict[str, Column]]:
+    """The arrays by name; whatever goes wrong while they are read is told as the file's damage."""
+    with ExitStack() as stack:
+        try:
+            if path.is_dir():
+                yield {
+                    file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(path.glob("*.npy"))
+                }
+            else:
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                members = [name for name in archive.namelist() if name.endswith(".npy")]
+                yield {name.removesuffix(".npy"): _Member(stack.enter_context(archive.open(name))) for name in members}
+        except FileNotFoundError as error:
+            raise MildlyError(f"{path}: no such file.") from error
+        except DAMAGE as error:
+            raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: BaseException) -> MildlyError:
+    """The error for a file that cannot be read to its end."""
+    return MildlyError(f"{path}: damaged, cut short or not what its name says ({error}). Copy or make it again.")
+
+
+class _Member:
+    """One array of a `.npz` archive, read forwards."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        version = np.lib.format.read_magic(file)
+        reader = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if reader is None:
+            raise ValueError(f"array format {version} is not known")
+        self.shape, self.by_column, self.dtype = reader(file)
+        if self.dtype.hasobject:
+            raise ValueError("an array holds Python objects, which are never loaded")
+        self.next = 0
+        self.whole: Array | None = None
+
+    def __getitem__(self, rows: slice) -> Array:
+        """Rows in order; an array stored by columns is read whole."""
+        count = rows.stop - rows.start
+        if self.by_column and len(self.shape) > 1:
+            if self.whole is None:
+                self.whole = self._take(self.shape[::-1]).T
+            return self.whole[rows]
+        if rows.start != self.next:
+            raise ValueError("rows are read in order only")
+        self.next = rows.stop
+        return self._take((count, *self.shape[1:]))
+
+    def _take(self, shape: tuple[int, ...]) -> Array:
+        size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        data = self.file.read(size)
+        if len(data) < size:
+            raise ValueError(f"an array of shape {self.shape} ends early")
+        return np.frombuffer(data, dtype=self.dtype).reshape(shape)
+
+
+def read_meta(columns: Mapping[str, Column], path: Path) -> Meta | None:
+    """The description that our own files carry; none in others'."""
+    column = columns.get(META)
+    if column is None or column.shape != () or column.dtype.kind != "U":
+        return None
+    text = str(column._take(())) if isinstance(column, _Member) else str(np.asarray(column))
+    return parse_meta(text, path)
+
+
+def parse_meta(text: str, path: Path) -> Meta:
+    """A description kept as JSON."""
+    try:
+        return Meta.from_json(json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise MildlyError(f"{path}: the description in it is damaged ({error}).") from error
+
+
+def in_step(
+    columns: Mapping[str, Column], path: Path, options: ImportOptions, notes: list[str], *, last_row_ends: bool = False
+) -> Iterator[Steps]:
+    """Blocks of rows from arrays of equal length.
+
+    With `last_row_ends` a last row without a next observation is a cut-off even where it is terminal, as in D4RL.
+    """
+    names = choose(columns, path, options)
+    rows = _checked_rows(columns, names, path)
+    chosen = {field: columns[name] for field, name in names.items()}
+    if "terminated" not in names and "mildly" not in columns:
+        notes.append("No array says where an episode ended for good: every end is taken for a cut-off.")
+    if any(column.dtype == np.float64 for column in chosen.values()):
+        notes.append("Stored as float64; kept as float32.")
+    widest = max(int(np.prod(column.shape[1:], dtype=np.int64)) * column.dtype.itemsize for column in chosen.values())
+    size = max(1, min(_BLOCK_BYTES // max(widest, 1), rows))
+    last_episode: Array | None = None
+    held: dict[str, Array] | None = None  # an episode number says that the row before was the last of its episode
+    for start in range(0, rows, size):
+        here = slice(start, min(start + size, rows))
+        block = {field: _clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
+        if "episodes" not in block:
+            steps = _steps(block)
+            if last_row_ends and start + size >= rows and steps.next_observations is None:
+                steps.truncated[-1] = True
+            yield steps
+            continue
+        new = np.empty(len(block["episodes"]), dtype=bool)
+        new[1:] = block["episodes"][1:] != block["episodes"][:-1]
+        new[0] = last_episode is not None and block["episodes"][0] != last_episode
+        last_episode = block["episodes"][-1]
+        if held is not None:
+            block = {field: np.concatenate([held[field], block[field]]) for field in block}
+            new = np.concatenate([[False], new])
+        steps = _steps(block)
+        steps.truncated[:-1] |= new[1:] & ~steps.terminated[:-1]
+        yield steps.part(slice(0, -1))
+        held = {field: values[-1:] for field, values in block.items()}
+    if held is not None:
+        yield _steps(held)
+
+
+def choose(columns: Mapping[str, Column], path: Path, options: ImportOptions) -> dict[str, str]:
+    """The name of each field's array: as the user says, or the usual one."""
+    chosen = {}
+    for field, usual in NAMES.items():
+        said = getattr(options, _OPTION[field])
+        names = (said,) if said is not None else usual
+        found = next((name for name in names if name in columns), None)
+        if found is not None:
+            chosen[field] = found
+        elif said is not None or field in _NEEDED:
+            have = ", ".join(sorted(columns)) or "nothing"
+            wanted = said or " or ".join(usual[:3])
+            raise MildlyError(
+                f"{path}: lacks {field} (an array called {wanted}); found {have}. "
+                f"Say which it is with --{_OPTION[field].replace('_', '-')} NAME."
+            )
+    return chosen
+
+
+def _checked_rows(columns: Mapping[str, Column], names: Mapping[str, str], path: Path) -> int:
+    """The number of rows, once types and shapes are known to be right."""
+    for field, name in names.items():
+        if not hasattr(columns[name], "dtype"):
+            raise MildlyError(f"{path}: '{name}' is a group, expected an array.")
+        if columns[name].dtype.kind not in ("biufSU" if field == "episodes" else "biuf"):
+            raise MildlyError(f"{path}: '{name}' holds {columns[name].dtype}, expected numbers.")
+    shapes = {field: tuple(columns[name].shape or ()) for field, name in names.items()}
+    rows = shapes["observations"][0] if shapes["observations"] else 0
+    for field, name in names.items():
+        shape, dimensions = shapes[field], 2 if field in _WIDE else 1
+        column = len(shape) == 3 - dimensions and (dimensions == 2 or shape[1] == 1)  # (n,) for (n, 1), or the reverse
+        if not (len(shape) == dimensions or column) or shape[0] != rows:
+            raise MildlyError(
+                f"{path}: '{name}' has shape {shape}, expected {dimensions} dimension(s) and {rows} rows "
+                f"as in '{names['observations']}'."
+            )
+        if 0 in shape[1:] or int(np.prod(shape[1:], dtype=np.int64)) * columns[name].dtype.itemsize > _BLOCK_BYTES:
+            raise MildlyError(f"{path}: '{name}' has shape {shape}, which is no log.")
+    if rows == 0:
+        raise MildlyError(f"{path}: '{names['observations']}' has no rows.")
+    if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
+        raise MildlyError(
+            f"{path}: '{names['next_observations']}' is {shapes['next_observations']}, but "
+            f"'{names['observations']}' is {shapes['observations']}."
+        )
+    return rows
+
+
+def _clean(values: Array, field: str, where: str) -> Array:
+    """One dimension or two as the field needs, and flags as booleans."""
+    values = np.asarray(values)
+    if field in _WIDE:
+        return values.reshape(len(values), -1)
+    values = values.reshape(len(values))
+    if field in ("terminated", "truncated"):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise MildlyError(f"{where} has NaN or infinite values, expected true or false.")
+        return values.astype(bool)
+    return values
+
+
+def _steps(block: Mapping[str, Array]) -> Steps:
+    none = np.zeros(len(block["rewards"]), dtype=bool)
+    return Steps(
+        block["observations"],
+        block["actions"],
+        block["rewards"],
+        block.get("terminated", none).copy(),
+        block.get("truncated", none).copy(),
+        block.get("next_observations"),
+    )
+
+
+def write(dataset: Dataset, path: Path, description: str) -> None:
+    """A `.npz` file (not compressed), block by block."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name in FIELDS:
+            array = getattr(dataset, name)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for rows in blocks(len(array)):
+                    file.write(np.ascontiguousarray(array[rows]).data)
+        with archive.open(f"{META}.npy", "w") as file:
+            np.lib.format.write_array(file, np.array(description), allow_pickle=False)

@@ -1,0 +1,162 @@
+"""Minari's data sets, through the `minari` package: `minari:NAME` for those it has here, or the folder of one.
+
+An episode has one observation more than it has steps, so no row is lost. Observations that are dictionaries (goals,
+say) are flattened as gymnasium does it, and so is the environment when a policy is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mildly.data.assemble import Log, Steps
+from mildly.data.dataset import Array, Dataset, Meta
+from mildly.data.formats.arrays import DAMAGE
+from mildly.data.options import ImportOptions
+from mildly.data.tasks import task_of_env
+from mildly.errors import MildlyError
+
+PREFIX = "minari:"
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is one of Minari's data sets."""
+    return (path / "data" / "metadata.json").is_file() or (path / "data" / "main_data.hdf5").is_file()
+
+
+def read(source: str | Path, options: ImportOptions) -> Log:
+    """A data set that Minari has on this machine, by its name (with the prefix) or by its folder."""
+    with _minari(source) as minari:
+        if isinstance(source, Path):
+            data = minari.MinariDataset(source / "data")
+        else:
+            try:
+                data = minari.load_dataset(source.removeprefix(PREFIX))
+            except FileNotFoundError as error:
+                name = source.removeprefix(PREFIX)
+                raise MildlyError(f"{source}: not on this machine. Get it with: minari download {name}") from error
+        notes: list[str] = []
+        meta = _meta(data, notes, source)
+        log = Log(meta, iter(()), where=str(source), notes=notes)
+        log.steps = _rows(data, source)
+    return log
+
+
+@contextmanager
+def _minari(source: str | Path) -> Iterator[ModuleType]:
+    try:
+        import minari
+    except ImportError as error:
+        raise MildlyError(f"{source}: Minari's sets need the minari package: pip install 'mildly[minari]'.") from error
+    try:
+        yield minari
+    except (*DAMAGE, AttributeError, AssertionError, IndexError) as error:
+        raise MildlyError(f"{source}: not a Minari data set, or damaged ({error}).") from error
+
+
+def _meta(data: Any, notes: list[str], source: str | Path) -> Meta:
+    from gymnasium.spaces import Box
+
+    space = data.action_space
+    if not isinstance(space, Box) or len(space.shape) != 1:
+        raise MildlyError(f"{source}: its actions are {space}; continuous actions (a flat Box) are needed.")
+    env_id = data.env_spec.id if data.env_spec is not None else None
+    task = task_of_env(env_id) if env_id else None
+    stored = data.storage.metadata
+    low, high = stored.get("ref_min_score"), stored.get("ref_max_score")
+    if low is None or high is None:
+        low, high = (task.reference_min, task.reference_max) if task else (None, None)
+        if task:
+            notes.append("Minari gives no reference scores for this set; D4RL's for its environment are used.")
+    bounded = bool(np.isfinite([space.low, space.high]).all())
+    return Meta(
+        name=data.spec.dataset_id,
+        env_id=env_id,
+        action_low=tuple(space.low.astype(float).tolist()) if bounded else None,
+        action_high=tuple(space.high.astype(float).tolist()) if bounded else None,
+        reference_min=None if low is None else float(low),
+        reference_max=None if high is None else float(high),
+        source=f"Minari data set {data.spec.dataset_id}",
+    )
+
+
+def _rows(data: Any, source: str | Path) -> Iterator[Steps]:
+    """One block an episode."""
+    with _minari(source):
+        for episode in data.iterate_episodes():
+            observations = flattened(data.observation_space, episode.observations)
+            steps = len(episode.rewards)
+            if len(observations) != steps + 1:
+                raise MildlyError(f"{source}: an episode has {len(observations)} observations for {steps} steps.")
+            if steps == 0:
+                continue
+            terminated = np.array(episode.terminations, dtype=bool)
+            truncated = np.array(episode.truncations, dtype=bool) & ~terminated
+            truncated[-1] |= not terminated[-1]
+            yield Steps(
+                observations[:-1],
+                np.asarray(episode.actions),
+                np.asarray(episode.rewards),
+                terminated,
+                truncated,
+                observations[1:],
+            )
+
+
+def flattened(space: Any, values: Any) -> Array:
+    """Observations of any nested space as rows of numbers, in the order in which gymnasium flattens that space."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([flattened(part, values[key]) for key, part in space.spaces.items()], axis=1)
+    if isinstance(space, spaces.Tuple):
+        return np.concatenate([flattened(part, value) for part, value in zip(space, values, strict=True)], axis=1)
+    if not isinstance(space, spaces.Box):
+        raise MildlyError(f"observations of the kind {space} are not numbers; only Box spaces can be learnt from.")
+    return np.asarray(values, dtype=np.float32).reshape(len(values), -1)
+
+
+def write(dataset: Dataset, name: str) -> None:
+    """A Minari data set of this machine, actions in the environment's own units."""
+    with _minari(name) as minari:
+        import gymnasium
+        from minari.data_collector import EpisodeBuffer
+
+        low = np.asarray(dataset.meta.action_low or [-1.0] * dataset.action_size)
+        high = np.asarray(dataset.meta.action_high or [1.0] * dataset.action_size)
+        unit = bool((low == -1).all() and (high == 1).all())
+        buffers = []
+        for i, rows in enumerate(dataset.episodes()):
+            joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
+            if not np.array_equal(*joined):
+                raise MildlyError(
+                    f"{name}: Minari keeps one observation between two steps, but in episode {i} the next observation "
+                    "of a row is not the observation of the following one."
+                )
+            actions = dataset.actions[rows]
+            buffers.append(
+                EpisodeBuffer(
+                    id=i,
+                    observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),
+                    actions=actions if unit else (low + (actions + 1) * (high - low) / 2).astype(np.float32),
+                    rewards=dataset.rewards[rows],
+                    terminations=dataset.terminated[rows],
+                    truncations=dataset.truncated[rows],
+                )
+            )
+        size = (dataset.observation_size,)
+        minari.create_dataset_from_buffers(
+            dataset_id=name.removeprefix(PREFIX),
+            buffer=buffers,
+            env=dataset.meta.env_id,
+            observation_space=gymnasium.spaces.Box(-np.inf, np.inf, size, np.float32),
+            action_space=gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32),
+            ref_min_score=dataset.meta.reference_min,
+            ref_max_score=dataset.meta.reference_max,
+            description=dataset.meta.source or None,
+        )
