@@ -91,12 +91,10 @@ def _stated_bounds(
 ) -> tuple[Array, Array, str] | None:
     """Bounds that somebody vouches for: the user, the log, or the environment."""
     if options.action_low is not None and options.action_high is not None:
-        low, high = _one_each(options.action_low, size), _one_each(options.action_high, size)
-        if not (np.isfinite([low, high]).all() and (low < high).all()):
-            raise MildlyError(f"action-low must be below action-high in every column, got {_words(low, high)}.")
-        return low, high, "the options"
+        return *_in_order(options.action_low, options.action_high, size, "action-low", "action-high"), "the options"
     if meta.action_low is not None and meta.action_high is not None:
-        return _one_each(meta.action_low, size), _one_each(meta.action_high, size), "the log"
+        whose = f"{meta.name}: its own lower action bound"
+        return *_in_order(meta.action_low, meta.action_high, size, whose, "the upper one"), "the log"
     if meta.env_id is None or not ask_environment:
         return None
     from mildly.environments import action_bounds, make_env
@@ -112,6 +110,16 @@ def _stated_bounds(
     if len(low) != size:
         raise MildlyError(f"{meta.name}: has actions of size {size}, but environment '{meta.env_id}' of {len(low)}.")
     return (low, high, "the environment") if np.isfinite([low, high]).all() else None
+
+
+def _in_order(
+    lower: tuple[float, ...], upper: tuple[float, ...], size: int, first: str, second: str
+) -> tuple[Array, Array]:
+    """Bounds for each column; `first` and `second` are what messages call them."""
+    low, high = _one_each(lower, size), _one_each(upper, size)
+    if not (np.isfinite([low, high]).all() and (low < high).all()):
+        raise MildlyError(f"{first} must be below {second} in every column, got {_words(low, high)}.")
+    return low, high
 
 
 def _one_each(values: tuple[float, ...], size: int) -> Array:

@@ -103,10 +103,11 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     if options.drop_bad_rows:
         transitions = _without_bad_rows(transitions, log.notes)
     rows = 0
-    for block in transitions:
-        if len(block.rewards):
-            sink.append(block._asdict())
-            rows += len(block.rewards)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float32 becomes infinite, and is told
+        for block in transitions:
+            if len(block.rewards):
+                sink.append(block._asdict())
+                rows += len(block.rewards)
     if rows == 0:
         raise MildlyError(f"{log.where}: no row has a next observation, so there is nothing to learn from.")
     arrays = sink.arrays()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
+import gymnasium as gym
 import numpy as np
 
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
@@ -22,13 +24,14 @@ def describe(name: str, env_id: str, source: str = "") -> Meta:
     """What can be known of a set that is still to be collected: the environment's bounds, the task's references."""
     low, high = stored_bounds(env_id)
     task = task_of(name)
+    known = task is not None and task.env_id == env_id  # another environment has returns of its own
     return Meta(
         name=name,
         env_id=env_id,
         action_low=low,
         action_high=high,
-        reference_min=task.reference_min if task else None,
-        reference_max=task.reference_max if task else None,
+        reference_min=task.reference_min if task and known else None,
+        reference_max=task.reference_max if task and known else None,
         source=source,
     )
 
@@ -43,33 +46,76 @@ def collect(
     environments: int = 16,
     progress: Callable[[int], None] | None = None,
 ) -> Dataset:
-    """Roll a policy out for a number of steps, in several environments side by side.
+    """Roll a policy out for a number of steps, in several environments side by side, and keep the data in memory.
 
     Episodes stand in the order in which they started and all but the last are whole, so that short episodes,
     which end first, are not over-represented.
     """
-    if steps < 1:
-        raise MildlyError(f"steps must be at least 1, not {steps}.")
-    rng = np.random.default_rng(seed)
+    pieces = list(stream(env_id, act, steps, seed=seed, environments=environments, progress=progress))
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in FIELDS}
+    return Dataset.from_arrays(**columns, meta=meta)
+
+
+def stream(
+    env_id: str,
+    act: ActFunction,
+    steps: int,
+    *,
+    seed: int = 0,
+    environments: int = 16,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[dict[str, Array]]:
+    """The episodes of `collect` one by one, as columns: only those that have not ended are held in memory.
+
+    The last piece ends with the last of the steps, marked truncated where the episode would have gone on.
+    """
+    for name, value, least in (("steps", steps, 1), ("environments", environments, 1), ("seed", seed, 0)):
+        if value < least:
+            raise MildlyError(f"{name} must be at least {least}, not {value}.")
     envs = [make_env(env_id) for _ in range(environments)]
-    low, high = action_bounds(envs[0])
-    episodes: list[list[tuple[Array, Array, float, Array, bool, bool]]] = []
+    try:
+        given = 0
+        for rows in _episodes(envs, act, steps, seed, progress):
+            piece = {name: np.asarray(column) for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True)}
+            given += len(rows)
+            if given == steps:
+                piece["truncated"][-1] |= not piece["terminated"][-1]
+            yield piece
+    finally:
+        for env in envs:
+            env.close()
+
+
+_Row = tuple[Array, Array, float, Array, bool, bool]
+
+
+def _episodes(
+    envs: Sequence[gym.Env[Any, Any]], act: ActFunction, steps: int, seed: int, progress: Callable[[int], None] | None
+) -> Iterator[list[_Row]]:
+    """Rows of episodes in the order in which they started, `steps` rows together."""
+    rng = np.random.default_rng(seed)
+    low, high = unit_bounds(envs[0])
+    episodes: dict[int, list[_Row]] = {}  # by number: those not yet given out, as they must wait for an earlier one
     current: dict[int, int] = {}  # environment -> its episode
     observations: dict[int, Array] = {}
-    taken = 0
+    taken = started = first = 0
 
     def start(i: int) -> None:
-        observations[i] = envs[i].reset(seed=seed * 1_000_003 + len(episodes))[0].astype(np.float32)
-        current[i] = len(episodes)
-        episodes.append([])
+        nonlocal started
+        observations[i] = envs[i].reset(seed=seed * 1_000_003 + started)[0].astype(np.float32)
+        current[i] = started
+        episodes[started] = []
+        started += 1
 
-    for i in range(environments):
+    for i in range(len(envs)):
         start(i)
-    while current:
+    left = steps
+    while left:
         running = list(current)
-        actions = act(np.stack([observations[i] for i in running]), rng).clip(-1, 1).astype(np.float32)
-        for i, action in zip(running, actions, strict=True):
-            raw, reward, terminated, truncated, _ = envs[i].step(low + (action + 1) * (high - low) / 2)
+        actions = _checked(act(np.stack([observations[i] for i in running]), rng), (len(running), len(low)))
+        scaled = low + (actions + 1) * (high - low) / 2
+        for i, action, own in zip(running, actions, scaled, strict=True):
+            raw, reward, terminated, truncated, _ = envs[i].step(own)
             following = raw.astype(np.float32)
             row = (observations[i], action, float(reward), following, bool(terminated), bool(truncated))
             episodes[current[i]].append(row)
@@ -81,11 +127,48 @@ def collect(
                     start(i)
         if progress is not None:
             progress(min(taken, steps))
-    for env in envs:
-        env.close()
-    rows = [row for episode in episodes for row in episode][:steps]
-    columns = {name: np.asarray(column) for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True)}
-    return Dataset.from_arrays(**columns, meta=meta)
+        while left and (len(episodes[first]) >= left or first not in current.values()):
+            rows = episodes.pop(first)[:left]
+            left -= len(rows)
+            first += 1
+            yield rows
+
+
+def _checked(actions: Array, expected: tuple[int, int]) -> Array:
+    """A policy's answer as actions in [-1, 1]."""
+    actions = _shaped(actions, expected)
+    if not np.isfinite(actions).all():
+        raise MildlyError("the policy gives actions that are NaN or infinite.")
+    clipped: Array = actions.clip(-1, 1).astype(np.float32)
+    return clipped
+
+
+def _shaped(actions: Array, expected: tuple[int, int]) -> Array:
+    actions = np.asarray(actions)
+    if actions.shape != expected:
+        raise MildlyError(f"the policy gives actions of shape {actions.shape}; the environment needs {expected}.")
+    return actions
+
+
+def unit_bounds(env: gym.Env[Any, Any]) -> tuple[Array, Array]:
+    """What -1 and 1 stand for in an environment: its bounds, or -1 and 1 themselves where these are endless."""
+    low, high = action_bounds(env)
+    if not np.isfinite([low, high]).all():
+        return np.full_like(low, -1), np.full_like(high, 1)
+    return low, high
+
+
+def from_own_units(act: ActFunction, env_id: str) -> ActFunction:
+    """A policy that acts in the environment's own units, as one that acts in [-1, 1]."""
+    env = make_env(env_id)
+    low, high = (bound.astype(np.float64) for bound in unit_bounds(env))
+    env.close()
+
+    def unit_act(observations: Array, rng: np.random.Generator) -> Array:
+        actions = _shaped(act(observations, rng), (len(observations), len(low)))
+        return 2 * (actions - low) / (high - low) - 1
+
+    return unit_act
 
 
 def concatenate(parts: list[Dataset], meta: Meta) -> Dataset:
@@ -117,6 +200,38 @@ class ArrayPolicy:
             raise MildlyError(f"{path}: not a policy's arrays ({error}).") from error
         self.layers = sum(name.startswith("W") and name[1:].isdigit() for name in self.arrays)
         self.deterministic = deterministic
+        wrong = self._wrong()
+        if wrong:
+            raise MildlyError(f"{path}: not a policy's arrays: {wrong}.")
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f":
+                self.arrays[name] = array.astype(np.float64)
+
+    def _wrong(self) -> str:
+        """What is missing or does not fit, in words; nothing if all is well."""
+        arrays, last = self.arrays, self.layers - 1
+        needed = ["act", "squash", "W0", *(f"{kind}{i}" for i in range(self.layers) for kind in "Wb")]
+        needed += ["obs_std"] if "obs_mean" in arrays else []
+        if not self.deterministic:
+            needed += ["Wls", "bls"] if "Wls" in arrays else ["log_std"]
+        for name in needed:
+            if name not in arrays:
+                return f"'{name}' is missing"
+            if name not in ("act", "squash") and arrays[name].dtype.kind not in "fiu":
+                return f"'{name}' holds no numbers"
+        width = -1  # of the layer before; the first takes any number of observations
+        for i in [*range(self.layers), *(["ls"] if "Wls" in needed else [])]:
+            shape, offset = arrays[f"W{i}"].shape, arrays[f"b{i}"].shape
+            takes = arrays[f"W{last}"].shape[1] if i == "ls" else width
+            if len(shape) != 2 or offset != shape[:1] or takes not in (-1, shape[1]):
+                return f"'W{i}' has shape {shape} and 'b{i}' {offset}, which do not fit the layer before or each other"
+            width = shape[0]
+        return ""
+
+    @property
+    def observation_size(self) -> int:
+        """How many numbers an observation must have."""
+        return int(self.arrays["W0"].shape[1])
 
     def __call__(self, observations: Array, rng: np.random.Generator) -> Array:
         """Actions in [-1, 1]."""

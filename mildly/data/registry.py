@@ -244,7 +244,9 @@ def _entry_name(path: Path) -> str:
     """The name by which a file or folder is found in its folder."""
     suffix = _suffix(path)
     official = name_of_file(path.name) if suffix in (".hdf5", ".h5") else None
-    return official or path.name[: len(path.name) - len(suffix)]
+    stem = path.name[: len(path.name) - len(suffix)]
+    dashed = stem.replace("_", "-")
+    return official or (dashed if dashed in official_files() else stem)
 
 
 def _builtin_folder(name: str) -> Path:

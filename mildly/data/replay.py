@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import mmap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Array, Dataset
 from mildly.data.normalise import Scaling
+
+_LARGE = 1 << 28  # bytes; mapped sets beyond this may not fit memory, and are read ahead
 
 
 class Batch(NamedTuple):
@@ -29,17 +35,23 @@ class Replay:
     another device they are copied there once.
     """
 
-    def __init__(self, columns: Mapping[str, Tensor], size: int, scaling: Scaling | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Tensor], size: int, scaling: Scaling | None = None, mapped: Sequence[Array] = ()
+    ) -> None:
         self.columns = dict(columns)
         self.size = size
         self.scaling = scaling
         self.device = self.columns["rewards"].device
+        self.ahead = _Ahead(self._gather, mapped) if mapped else None
 
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device, scaling: Scaling | None = None) -> Replay:
         """All transitions of a data set."""
-        columns = {name: torch.from_numpy(getattr(dataset, name)).to(device) for name in Batch._fields}
-        return cls(columns, len(dataset), scaling)
+        arrays = {name: getattr(dataset, name) for name in Batch._fields}
+        columns = {name: _tensor(array, device) for name, array in arrays.items()}
+        mapped = [array for array in arrays.values() if isinstance(array, np.memmap)]
+        large = device.type == "cpu" and sum(array.nbytes for array in mapped) > _LARGE
+        return cls(columns, len(dataset), scaling, mapped if large else ())
 
     @classmethod
     def empty(cls, capacity: int, observation_size: int, action_size: int, device: torch.device) -> Replay:
@@ -58,9 +70,57 @@ class Replay:
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         """`batch_size` transitions, drawn uniformly."""
         rows = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
-        picked = {name: column.index_select(0, rows) for name, column in self.columns.items()}
+        picked = self._gather(rows) if self.ahead is None else self.ahead.gather(rows, self.size, generator)
         if self.scaling is not None:
             for name in ("observations", "next_observations"):
                 picked[name] = self.scaling.apply(picked[name])
         picked["terminated"] = picked["terminated"].to(torch.float32)
         return Batch(**picked)
+
+    def _gather(self, rows: Tensor) -> dict[str, Tensor]:
+        return {name: column.index_select(0, rows) for name, column in self.columns.items()}
+
+
+class _Ahead:
+    """Reads the next batch from the disk while the learner works on this one.
+
+    Which rows come next is told by a copy of the generator. Should the guess be wrong, the rows are read when they are
+    asked for, so what a batch holds never depends on this.
+    """
+
+    def __init__(self, gather: Callable[[Tensor], dict[str, Tensor]], mapped: Sequence[Array]) -> None:
+        self.pick, self.mapped = gather, mapped
+        self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self.guess: tuple[Tensor, Future[dict[str, Tensor]]] | None = None
+
+    def gather(self, rows: Tensor, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """The columns at these rows; the reading of the next begins."""
+        guess, self.guess = self.guess, None
+        picked = guess[1].result() if guess is not None and torch.equal(guess[0], rows) else self._read(rows)
+        copy = torch.Generator().set_state(generator.get_state())
+        following = torch.randint(size, rows.shape, generator=copy)
+        self.guess = following, self.worker.submit(self._read, following)
+        return picked
+
+    def _read(self, rows: Tensor) -> dict[str, Tensor]:
+        """Ask for all pages first, so that the disk fetches them side by side instead of one by one."""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            for array in self.mapped:
+                start = array.offset + rows.numpy() * array.strides[0]  # type: ignore[attr-defined]
+                pages = np.unique(np.concatenate([start, start + array.strides[0] - 1]) // mmap.PAGESIZE)
+                first = array.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY  # type: ignore[attr-defined]
+                for page in (pages * mmap.PAGESIZE - first).tolist():
+                    array._mmap.madvise(mmap.MADV_WILLNEED, page, mmap.PAGESIZE)  # type: ignore[attr-defined]
+        return self.pick(rows)
+
+
+def _tensor(array: Array, device: torch.device) -> Tensor:
+    """The array's own memory where the device can read it: a mapped file is never copied into memory as a whole.
+
+    Batches touch rows at random, so the system is told not to read ahead.
+    """
+    if isinstance(array, np.memmap) and hasattr(mmap.mmap, "madvise"):
+        array._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the array is read-only, and so is our use of it
+        return torch.from_numpy(array).to(device)

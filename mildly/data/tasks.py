@@ -22,21 +22,32 @@ class Task:
     """One environment of the benchmark."""
 
     prefix: str
+    env_id: str
     reference_min: float
     reference_max: float
     horizon: int
-    env_id: str | None = None
     terminates: bool = True
+    version: str | None = None
+    same_env_ids: tuple[str, ...] = ()
 
 
 @cache
 def tasks() -> tuple[Task, ...]:
     """All known tasks."""
     table = tomllib.loads((files("mildly.data") / "tasks.toml").read_text())
-    return tuple(Task(**row) for row in table["task"])
+    return tuple(Task(**{**row, "same_env_ids": tuple(row.get("same_env_ids", ()))}) for row in table["task"])
 
 
 def task_of(dataset: str) -> Task | None:
     """The task a data set belongs to, by its name; None if it is not one of the benchmark's."""
-    matching = [task for task in tasks() if f"{dataset}-".startswith(f"{task.prefix}-")]
-    return max(matching, key=lambda task: len(task.prefix), default=None)
+    matching = [
+        task
+        for task in tasks()
+        if f"{dataset}-".startswith(f"{task.prefix}-") and (not task.version or dataset.endswith(f"-{task.version}"))
+    ]
+    return max(matching, key=lambda task: (len(task.prefix), task.version is not None), default=None)
+
+
+def task_of_env(env_id: str) -> Task | None:
+    """The task whose reference returns hold in an environment; None where there is none, or its rewards differ."""
+    return next((task for task in tasks() if env_id in (task.env_id, *task.same_env_ids)), None)

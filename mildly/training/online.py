@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mildly.algorithms.base import Algorithm
+from mildly.data.collect import unit_bounds
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.replay import Replay
-from mildly.environments import action_bounds, make_env
+from mildly.environments import make_env
 from mildly.evaluation.rollout import rollout
 
 
@@ -54,42 +55,67 @@ def train_online(
         seed: of the environment and of the minibatches.
         progress: called with the step and the return of each evaluation.
     """
-    assert meta.env_id is not None
-    env = make_env(meta.env_id)
-    low, high = action_bounds(env)
-    rng = np.random.default_rng(seed)
-    sampler = algorithm.random_stream(seed, "batches")
-    replay = Replay.empty(max_steps, algorithm.observation_size, algorithm.action_size, algorithm.device)
+    learner = OnlineLearner(algorithm, meta, capacity=max_steps, random_steps=random_steps, seed=seed)
     run = OnlineRun(algorithm)
-    policy = algorithm.policy()  # shares the actor's weights, so it acts with what has been learnt so far
-    observation: Array = env.reset(seed=seed)[0].astype(np.float32)
-    for step in range(1, max_steps + 1):
-        if step <= random_steps:
-            action = rng.uniform(-1, 1, algorithm.action_size).astype(np.float32)
+    learner.start_episode(seed)
+    while learner.step < max_steps:
+        transition = learner.one_step()
+        run.experience.append(transition)
+        if transition["terminated"] or transition["truncated"]:
+            learner.start_episode()
+        if learner.step % eval_every == 0:
+            value = rollout(algorithm.policy(meta), meta, episodes=eval_episodes, seed=seed).mean_return
+            run.evaluations.append((learner.step, value))
+            if progress is not None:
+                progress(learner.step, value)
+            if value >= stop_at:
+                break
+    learner.env.close()
+    return run
+
+
+class OnlineLearner:
+    """An algorithm in its environment: what `train_online` and `train_agent` have in common.
+
+    Besides the algorithm itself its state is `step`, the generators `rng` and `sampler`, the replay and, between
+    two episodes, the environment's own generator.
+    """
+
+    def __init__(self, algorithm: Algorithm, meta: Meta, *, capacity: int, random_steps: int, seed: int) -> None:
+        assert meta.env_id is not None
+        self.algorithm, self.random_steps = algorithm, random_steps
+        self.env = make_env(meta.env_id)
+        self.low, self.high = unit_bounds(self.env)
+        self.rng = np.random.default_rng(seed)
+        self.sampler = algorithm.random_stream(seed, "batches")
+        self.replay = Replay.empty(capacity, algorithm.observation_size, algorithm.action_size, algorithm.device)
+        self.policy = algorithm.policy()  # shares the actor's weights, so it acts with what has been learnt so far
+        self.step = 0
+        self.observation: Array
+
+    def start_episode(self, seed: int | None = None) -> None:
+        """Reset the environment; with a seed at the very beginning only."""
+        self.observation = self.env.reset(seed=seed)[0].astype(np.float32)
+
+    def one_step(self) -> dict[str, Any]:
+        """Act, remember, learn. Returns the transition; after the last one of an episode, start the next."""
+        self.step += 1
+        if self.step <= self.random_steps:
+            action = self.rng.uniform(-1, 1, self.algorithm.action_size).astype(np.float32)
         else:
-            action = policy.act(observation, deterministic=False, generator=algorithm.generator)
-        raw, reward, terminated, truncated, _ = env.step(low + (action + 1) * (high - low) / 2)
+            action = self.policy.act(self.observation, deterministic=False, generator=self.algorithm.generator)
+        own = self.low + (action + 1) * (self.high - self.low) / 2
+        raw, reward, terminated, truncated, _ = self.env.step(own)
         transition = {
-            "observations": observation,
+            "observations": self.observation,
             "actions": action,
             "rewards": float(reward),
             "next_observations": raw.astype(np.float32),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
         }
-        replay.add(transition)
-        run.experience.append(transition)
-        observation = transition["next_observations"]
-        if terminated or truncated:
-            observation = env.reset()[0].astype(np.float32)
-        if step > random_steps:
-            algorithm.update(replay.sample(algorithm.config.batch_size, sampler))
-        if step % eval_every == 0:
-            value = rollout(algorithm.policy(meta), meta, episodes=eval_episodes, seed=seed).mean_return
-            run.evaluations.append((step, value))
-            if progress is not None:
-                progress(step, value)
-            if value >= stop_at:
-                break
-    env.close()
-    return run
+        self.replay.add(transition)
+        self.observation = transition["next_observations"]
+        if self.step > self.random_steps:
+            self.algorithm.update(self.replay.sample(self.algorithm.config.batch_size, self.sampler))
+        return transition

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mildly.data.collect import ArrayPolicy, collect, concatenate, uniform
+from mildly.data.collect import ArrayPolicy, collect, concatenate, describe, from_own_units, stream, uniform
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.environments import make_env
 from mildly.errors import MildlyError
@@ -76,6 +77,68 @@ def test_stored_actions_lie_in_the_unit_box_while_the_environment_gets_its_own_s
 def test_a_policy_that_leaves_the_unit_box_is_clipped() -> None:
     dataset = collect("Pendulum-v1", lambda o, rng: np.full((len(o), 1), 3.0), 5, META, environments=1)
     assert dataset.actions.tolist() == [[1.0]] * 5
+
+
+def test_collecting_gives_the_bits_it_always_gave() -> None:
+    """Sets and results were published from these; the fingerprint was taken when the built-in sets were made."""
+    assert pendulum(450, seed=3, environments=5).meta.fingerprint == (
+        "e63827b2ac7bb74fc6f87291207c11fab3f37dfcb0530c3df70251075ea3b432"
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 20, 300])
+def test_a_stream_gives_the_episodes_of_a_collection_one_by_one(steps: int) -> None:
+    whole = collect("Hopper-v4", uniform(3), steps, Meta(name="hopper"), seed=2, environments=4)
+    pieces = list(stream("Hopper-v4", uniform(3), steps, seed=2, environments=4))
+    assert [len(piece["rewards"]) for piece in pieces] == [e.stop - e.start for e in whole.episodes()]
+    for field in FIELDS:
+        joined = np.concatenate([piece[field] for piece in pieces]).astype(getattr(whole, field).dtype)
+        np.testing.assert_array_equal(joined, getattr(whole, field))
+    assert pieces[-1]["truncated"][-1] or pieces[-1]["terminated"][-1]
+
+
+def test_collecting_stops_as_soon_as_the_steps_are_there() -> None:
+    """One episode of 200 gives all of 150 steps: the other environments' episodes need no end."""
+    calls = []
+    act = uniform(1)
+    collect("Pendulum-v1", lambda o, rng: calls.append(len(o)) or act(o, rng), 150, META, environments=3)
+    assert calls == [3] * 150
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"environments": 0}, "environments must be"), ({"seed": -1}, "seed")])
+def test_impossible_numbers_are_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(MildlyError, match=message):
+        collect("Pendulum-v1", uniform(1), 5, META, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda n: np.zeros((n, 2)), r"shape \(2, 2\); the environment needs \(2, 1\)"),
+        (lambda n: np.zeros(n), r"shape \(2,\)"),
+        (lambda n: np.full((n, 1), np.nan), "NaN"),
+    ],
+)
+def test_a_policy_with_unusable_answers_is_told(answer: Callable[[int], np.ndarray], message: str) -> None:
+    for act in (lambda o, rng: answer(len(o)), from_own_units(lambda o, rng: answer(len(o)), "Pendulum-v1")):
+        with pytest.raises(MildlyError, match=message):
+            collect("Pendulum-v1", act, 5, META, environments=2)
+
+
+def test_actions_in_the_environments_units_are_stored_in_the_unit_box_and_clipped() -> None:
+    values = np.array([[-5.0], [-2.0], [0.5], [2.0], [3.0]])
+    act = from_own_units(lambda o, rng: values, "Pendulum-v1")
+    dataset = collect("Pendulum-v1", act, 5, META, environments=5)
+    assert dataset.actions[0].tolist() == [-1.0]
+    np.testing.assert_array_equal(
+        act(np.zeros((5, 3)), np.random.default_rng(0)), [[-2.5], [-1.0], [0.25], [1.0], [1.5]]
+    )
+
+
+def test_reference_returns_are_the_benchmarks_only_in_its_own_environment() -> None:
+    assert describe("hopper-medium-collected", "Hopper-v4").reference_max == 3234.3
+    assert describe("hopper-medium-collected", "Hopper-v5").reference_max is None
+    assert describe("anything", "Pendulum-v1").action_high == (2.0,)
 
 
 def test_progress_rises_to_the_number_of_steps() -> None:
@@ -186,6 +249,34 @@ def test_an_array_policy_can_collect(tmp_path: Path) -> None:
     dataset = collect("Pendulum-v1", ArrayPolicy(path, deterministic=True), 50, META, environments=1)
     expected = np.clip(-4 * dataset.observations[:, 1] - dataset.observations[:, 2], -1, 1)
     np.testing.assert_allclose(dataset.actions[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("missing", ["b1", "W0", "act", "squash", "log_std"])
+def test_an_array_policy_without_a_part_says_which(tmp_path: Path, missing: str) -> None:
+    np.savez(tmp_path / "policy.npz", **{name: array for name, array in POLICY.items() if name != missing})
+    with pytest.raises(MildlyError, match=rf"policy\.npz: not a policy's arrays: '{missing}' is missing"):
+        ArrayPolicy(tmp_path / "policy.npz")
+
+
+def test_a_deterministic_array_policy_needs_no_noise(tmp_path: Path) -> None:
+    np.savez(tmp_path / "policy.npz", **{name: array for name, array in POLICY.items() if name != "log_std"})
+    assert ArrayPolicy(tmp_path / "policy.npz", deterministic=True).observation_size == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs_mean": np.zeros(2)}, "'obs_std' is missing"),
+        ({"Wls": np.zeros((2, 3))}, "'bls' is missing"),
+        ({"Wls": np.zeros((2, 4)), "bls": np.zeros(2)}, "'Wls' has shape"),
+        ({"W1": np.zeros((2, 4))}, "'W1' has shape"),
+        ({"b0": np.zeros(7)}, "'W0' has shape"),
+        ({"W0": np.array("text")}, "'W0' holds no numbers"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_named(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(MildlyError, match=message):
+        ArrayPolicy(save_policy(tmp_path / "policy.npz", **change))
 
 
 class Hostile:

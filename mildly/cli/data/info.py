@@ -19,13 +19,21 @@ class InfoOptions:
     """Options of `mildly data info`."""
 
     dataset: Annotated[str, tyro.conf.Positional]
-    """A built-in name, a D4RL name, a D4RL HDF5 file, or a data set's folder."""
+    """A data set's name, file or folder."""
+    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also draw the set: a picture with six panels, written to FILE (.png, .svg or .pdf)."""
+    data_dir: str | None = None
+    """Folder in which data set names are looked for first."""
 
 
 def main(args: Sequence[str]) -> int:
     """Print the facts."""
     options = parse(InfoOptions, args, prog="mildly data info", description="What is in a data set.")
-    data = load_dataset(options.dataset)
+    if options.plot:
+        from mildly.report.dataset import draw, writable
+
+        writable(options.plot)  # a wrong name is told before a large set is read
+    data = load_dataset(options.dataset, data_dir=options.data_dir)
     meta, returns = data.meta, data.episode_returns()
     lengths = np.array([episode.stop - episode.start for episode in data.episodes()])
     rows = table("", "")
@@ -55,6 +63,12 @@ def main(args: Sequence[str]) -> int:
     out.print(rows)
     if meta.source:
         out.print(f"\nsource: {meta.source}")
+    if meta.notes:
+        out.print("\nnotes:")
+    for note in meta.notes:
+        out.print(f"- {note}")
+    if options.plot:
+        out.print(f"\npicture: {draw(data, options.plot)}")
     return 0
 
 

@@ -7,6 +7,9 @@ block by block, so that a file larger than memory can be converted. No pickle is
 from __future__ import annotations
 
 import json
+import lzma
+import math
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -49,6 +52,8 @@ DAMAGE = (
     MemoryError,
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
+    struct.error,
     tokenize.TokenError,
 )
 """What the libraries raise at a file that is not what its name says."""
@@ -146,7 +151,7 @@ class _Member:
         return self._take((count, *self.shape[1:]))
 
     def _take(self, shape: tuple[int, ...]) -> Array:
-        size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        size = math.prod(shape) * self.dtype.itemsize
         data = self.file.read(size)
         if len(data) < size:
             raise ValueError(f"an array of shape {self.shape} ends early")
@@ -171,11 +176,12 @@ def parse_meta(text: str, path: Path) -> Meta:
 
 
 def in_step(
-    columns: Mapping[str, Column], path: Path, options: ImportOptions, notes: list[str], *, last_row_ends: bool = False
+    columns: Mapping[str, Column], path: Path, options: ImportOptions, notes: list[str], *, as_d4rl: bool = False
 ) -> Iterator[Steps]:
     """Blocks of rows from arrays of equal length.
 
-    With `last_row_ends` a last row without a next observation is a cut-off even where it is terminal, as in D4RL.
+    Where a row is both terminal and a cut-off, it is terminal. With `as_d4rl` it is a cut-off, and so is a last row
+    without a next observation, terminal or not.
     """
     names = choose(columns, path, options)
     rows = _checked_rows(columns, names, path)
@@ -184,7 +190,7 @@ def in_step(
         notes.append("No array says where an episode ended for good: every end is taken for a cut-off.")
     if any(column.dtype == np.float64 for column in chosen.values()):
         notes.append("Stored as float64; kept as float32.")
-    widest = max(int(np.prod(column.shape[1:], dtype=np.int64)) * column.dtype.itemsize for column in chosen.values())
+    widest = max(math.prod(column.shape[1:]) * column.dtype.itemsize for column in chosen.values())
     size = max(1, min(_BLOCK_BYTES // max(widest, 1), rows))
     last_episode: Array | None = None
     held: dict[str, Array] | None = None  # an episode number says that the row before was the last of its episode
@@ -192,8 +198,8 @@ def in_step(
         here = slice(start, min(start + size, rows))
         block = {field: _clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
         if "episodes" not in block:
-            steps = _steps(block)
-            if last_row_ends and start + size >= rows and steps.next_observations is None:
+            steps = _steps(block, as_d4rl)
+            if as_d4rl and here.stop == rows and steps.next_observations is None:
                 steps.truncated[-1] = True
             yield steps
             continue
@@ -204,12 +210,12 @@ def in_step(
         if held is not None:
             block = {field: np.concatenate([held[field], block[field]]) for field in block}
             new = np.concatenate([[False], new])
-        steps = _steps(block)
+        steps = _steps(block, as_d4rl)
         steps.truncated[:-1] |= new[1:] & ~steps.terminated[:-1]
         yield steps.part(slice(0, -1))
         held = {field: values[-1:] for field, values in block.items()}
     if held is not None:
-        yield _steps(held)
+        yield _steps(held, as_d4rl)
 
 
 def choose(columns: Mapping[str, Column], path: Path, options: ImportOptions) -> dict[str, str]:
@@ -248,7 +254,7 @@ def _checked_rows(columns: Mapping[str, Column], names: Mapping[str, str], path:
                 f"{path}: '{name}' has shape {shape}, expected {dimensions} dimension(s) and {rows} rows "
                 f"as in '{names['observations']}'."
             )
-        if 0 in shape[1:] or int(np.prod(shape[1:], dtype=np.int64)) * columns[name].dtype.itemsize > _BLOCK_BYTES:
+        if 0 in shape[1:] or math.prod(shape[1:]) * columns[name].dtype.itemsize > _BLOCK_BYTES:
             raise MildlyError(f"{path}: '{name}' has shape {shape}, which is no log.")
     if rows == 0:
         raise MildlyError(f"{path}: '{names['observations']}' has no rows.")
@@ -273,14 +279,15 @@ def _clean(values: Array, field: str, where: str) -> Array:
     return values
 
 
-def _steps(block: Mapping[str, Array]) -> Steps:
+def _steps(block: Mapping[str, Array], as_d4rl: bool) -> Steps:
     none = np.zeros(len(block["rewards"]), dtype=bool)
+    terminated, truncated = block.get("terminated", none), block.get("truncated", none)
     return Steps(
         block["observations"],
         block["actions"],
         block["rewards"],
-        block.get("terminated", none).copy(),
-        block.get("truncated", none).copy(),
+        terminated.copy(),
+        truncated.copy() if as_d4rl else truncated & ~terminated,
         block.get("next_observations"),
     )
 

@@ -11,8 +11,8 @@ from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
 _SINGLE = {
-    "reward": ("reward", "rewards", "rew", "r"),
-    "terminated": ("terminated", "terminal", "terminals", "is_terminal", "done", "dones"),
+    "reward": ("reward", "rewards", "rew", "r", "next_reward"),
+    "terminated": ("terminated", "terminal", "terminals", "is_terminal", "done", "dones", "next_done"),
     "truncated": ("truncated", "truncation", "timeout", "timeouts", "time_out", "is_truncated"),
     "episode": (
         *("episode", "episode_id", "episode_index", "episode_number", "ep", "episodes"),
@@ -24,7 +24,15 @@ _PREFIXES = {
     "action": ("action", "actions", "act", "a", "u", "control", "controls", "command", "cmd"),
     "obs": ("observation", "observations", "obs", "state", "states", "s", "sensor", "sensors"),
 }
-_CLOCKS = ("step", "steps", "timestep", "time_step", "t", "time", "timestamp", "index", "row", "date", "datetime", "")
+_CLOCKS = (
+    *("step", "steps", "timestep", "time_step", "t", "time", "timestamp", "elapsed", "date", "datetime"),
+    *("index", "row", "frame", "frame_index", "step_id", "", "unnamed:_0", "__index_level_0__"),
+)
+_NO_SENSORS = ("id", "return", "returns", "return_to_go", "episode_return", "cumulative_reward", "discount")
+# What comes with a step, but is neither observation nor action.
+_BESIDE = re.compile(r"(^|_)log_?(p|pi|prob|probs)($|_)|next_(action|act|reward)")
+_LATER = re.compile(r"(observations?|obs|states?|s)_next(?:$|[_\[/:]|\d)|.*_next$")
+_UNIT = re.compile(r"_?[\[(]?(s|ms|us|ns|sec|seconds|millis)[\])]?$")
 
 
 @dataclass(frozen=True)
@@ -83,10 +91,10 @@ def choose(names: Sequence[str], numeric: Sequence[str], options: ImportOptions,
     many: dict[str, tuple[str, ...]] = {}
     for role, said in (("next_obs", options.next_obs), ("action", options.action), ("obs", options.obs)):
         free = [name for name in names if name not in taken]
-        many[role] = _matching(role, free, said, where) if said is not None else _by_prefix(free, _PREFIXES[role])
+        many[role] = _matching(role, free, said, where) if said is not None else _guessed(role, free)
         taken |= set(many[role])
     if not many["obs"] and options.obs is None:  # nothing is called an observation: all numbers that are left are
-        many["obs"] = tuple(name for name in numeric if name not in taken and _plain(name) not in _CLOCKS)
+        many["obs"] = tuple(name for name in numeric if name not in taken and not _is_no_sensor(name))
     if not many["action"] or not many["obs"] or single["reward"] is None:
         lacking = "action" if not many["action"] else "reward" if single["reward"] is None else "obs"
         raise MildlyError(
@@ -98,6 +106,8 @@ def choose(names: Sequence[str], numeric: Sequence[str], options: ImportOptions,
             f"{where}: {len(many['obs'])} observation columns ({_listed(many['obs'])}) but {len(many['next_obs'])} "
             f"next-observation columns ({_listed(many['next_obs'])}). Give both with --obs and --next-obs."
         )
+    if options.next_obs is None:
+        many["next_obs"] = _in_order_of(many["obs"], many["next_obs"])
     chosen = Columns(
         obs=many["obs"],
         action=many["action"],
@@ -134,6 +144,28 @@ def _matching(role: str, names: Sequence[str], said: str, where: str) -> tuple[s
     return tuple(found)
 
 
+def _guessed(role: str, names: Sequence[str]) -> tuple[str, ...]:
+    likely = [name for name in names if not _BESIDE.search(_plain(name))]
+    found = _by_prefix(likely, _PREFIXES[role])
+    if found or role != "next_obs":
+        return found
+    return tuple(name for name in likely if _LATER.match(_plain(name)))
+
+
+def _in_order_of(obs: tuple[str, ...], next_obs: tuple[str, ...]) -> tuple[str, ...]:
+    """Next observations as the observations go, where what the names differ by says which is whose."""
+    whose = dict(zip(_tails(next_obs), next_obs, strict=True))
+    tails = _tails(obs)
+    return tuple(whose[tail] for tail in tails) if sorted(whose) == sorted(tails) else next_obs
+
+
+def _tails(names: tuple[str, ...]) -> list[str]:
+    plain = [_plain(name).removesuffix("_next") for name in names]
+    letters = enumerate(zip(*plain, strict=False))
+    common = next((i for i, column in letters if len(set(column)) > 1), min(map(len, plain), default=0))
+    return [name[common:] for name in plain]
+
+
 def _by_prefix(names: Sequence[str], prefixes: Sequence[str]) -> tuple[str, ...]:
     """Columns called `obs`, `obs_0`, `obs.x`, `obs[3]` or `obs3`; those of the first prefix that is used."""
     for prefix in prefixes:
@@ -142,6 +174,14 @@ def _by_prefix(names: Sequence[str], prefixes: Sequence[str]) -> tuple[str, ...]
         if found:
             return found
     return ()
+
+
+def _is_no_sensor(name: str) -> bool:
+    """Whether a name is that of a clock, of a row's number, of what others computed, or of a role that is taken."""
+    plain = _plain(name)
+    roles = {usual for names in _SINGLE.values() for usual in names}
+    clock = plain in _CLOCKS or _UNIT.sub("", plain) in ("t", "time", "timestamp", "elapsed")
+    return clock or plain in roles or plain in _NO_SENSORS or plain.endswith("_id") or bool(_BESIDE.search(plain))
 
 
 def _plain(name: str) -> str:

@@ -8,10 +8,12 @@ only `terminals` do.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -23,6 +25,9 @@ from mildly.data.official import name_of_file
 from mildly.data.options import ImportOptions
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
+
+_LARGE = 1 << 30  # bytes
+_MOST_PACKED = 2000  # more than any compression in use can do: deflate stops at 1032
 
 
 def read(path: Path, options: ImportOptions) -> Log:
@@ -46,7 +51,7 @@ def read(path: Path, options: ImportOptions) -> Log:
         source=f"D4RL file {path.name}" if task else f"HDF5 file {path.name}",
     )
     log = Log(meta, iter(()), where=str(path), scaled=task is not None)
-    log.steps = _rows(path, options, log.notes, last_row_ends=True)
+    log.steps = _rows(path, options, log.notes, as_d4rl=True)
     if task is not None:
         log.steps = _as_the_task_knows(log.steps, task, has_timeouts)
     return log
@@ -80,15 +85,30 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Column], str | None]]:
     try:
         with h5py.File(path, "r") as file:
             stored = file.attrs.get(META)
-            columns = {name: file[name] for name in file}
+            columns = {name: found for name in file if (found := _inside(file, name)) is not None}
             yield columns, stored if isinstance(stored, str) else None
     except DAMAGE as error:
         raise damaged(path, error) from error
 
 
-def _rows(path: Path, options: ImportOptions, notes: list[str], *, last_row_ends: bool = False) -> Iterator[Steps]:
+def _inside(file: h5py.File, name: str) -> Any:
+    """A group or an array that the file itself holds; None for a link to another file, or to nothing."""
+    if isinstance(file.get(name, getlink=True), h5py.ExternalLink):
+        return None
+    found: Any = file.get(name)
+    if found is None or found.file.filename != file.filename:
+        return None
+    if isinstance(found, h5py.Dataset):
+        if found.is_virtual or found.external:
+            raise ValueError(f"'{name}' is kept in other files; h5repack or h5py can copy it into one")
+        if found.nbytes > _LARGE and found.nbytes > _MOST_PACKED * os.path.getsize(file.filename):
+            raise ValueError(f"'{name}' claims a shape of {found.shape}, far more than the file can hold")
+    return found
+
+
+def _rows(path: Path, options: ImportOptions, notes: list[str], *, as_d4rl: bool = False) -> Iterator[Steps]:
     with _opened(path) as (columns, _):
-        yield from in_step(columns, path, options, notes, last_row_ends=last_row_ends)
+        yield from in_step(columns, path, options, notes, as_d4rl=as_d4rl)
 
 
 def write(dataset: Dataset, path: Path, description: str) -> None:

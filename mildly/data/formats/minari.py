@@ -6,6 +6,8 @@ say) are flattened as gymnasium does it, and so is the environment when a policy
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,41 +124,97 @@ def flattened(space: Any, values: Any) -> Array:
 
 
 def write(dataset: Dataset, name: str) -> None:
-    """A Minari data set of this machine, actions in the environment's own units."""
+    """A Minari data set of this machine, actions in the environment's own units. It is there whole or not at all."""
     with _minari(name) as minari:
-        import gymnasium
-        from minari.data_collector import EpisodeBuffer
+        from gymnasium.spaces import Box
+        from minari.dataset.minari_dataset import parse_dataset_id
+        from minari.storage.datasets_root_dir import get_dataset_path
 
-        low = np.asarray(dataset.meta.action_low or [-1.0] * dataset.action_size)
-        high = np.asarray(dataset.meta.action_high or [1.0] * dataset.action_size)
-        unit = bool((low == -1).all() and (high == 1).all())
-        buffers = []
-        for i, rows in enumerate(dataset.episodes()):
-            joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
-            if not np.array_equal(*joined):
-                raise MildlyError(
-                    f"{name}: Minari keeps one observation between two steps, but in episode {i} the next observation "
-                    "of a row is not the observation of the following one."
-                )
-            actions = dataset.actions[rows]
-            buffers.append(
-                EpisodeBuffer(
-                    id=i,
-                    observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),
-                    actions=actions if unit else (low + (actions + 1) * (high - low) / 2).astype(np.float32),
-                    rewards=dataset.rewards[rows],
-                    terminations=dataset.terminated[rows],
-                    truncations=dataset.truncated[rows],
-                )
+        try:
+            parse_dataset_id(name.removeprefix(PREFIX))
+        except (ValueError, TypeError) as error:
+            raise MildlyError(f"{name}: Minari's names look like hopper/my-logs-v0, with a version.") from error
+        folder = get_dataset_path(name.removeprefix(PREFIX))
+        if folder.exists():
+            raise MildlyError(f"{name}: exists already. Give another name, or remove it with: minari delete")
+        env_id = _available(dataset.meta.env_id)
+        low, high = _bounds(dataset, env_id)
+        buffers = _buffers(dataset, name, low, high)
+        try:
+            _create(minari, dataset, name, buffers, Box(low, high, dtype=np.float32), env_id)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise MildlyError(f"{name}: cannot be written ({error}).") from error
+            raise
+
+
+def _bounds(dataset: Dataset, env_id: str | None) -> tuple[Array, Array]:
+    """What -1 and +1 mean: as the set says, or else its environment."""
+    from mildly.environments import stored_bounds
+
+    low, high = dataset.meta.action_low, dataset.meta.action_high
+    if low is None and env_id is not None:
+        low, high = stored_bounds(env_id)
+    unit = np.ones(dataset.action_size, dtype=np.float32)
+    return np.asarray(low or -unit, dtype=np.float32), np.asarray(high or unit, dtype=np.float32)
+
+
+def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> list[Any]:
+    """The episodes, each with its last next observation behind its observations."""
+    from minari.data_collector import EpisodeBuffer
+
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    buffers = []
+    for i, rows in enumerate(dataset.episodes()):
+        joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
+        if not np.array_equal(*joined):
+            raise MildlyError(
+                f"{name}: Minari keeps one observation between two steps, but in episode {i} the next observation "
+                "of a row is not the observation of the following one."
             )
-        size = (dataset.observation_size,)
-        minari.create_dataset_from_buffers(
+        actions = (high + low) / 2 + dataset.actions[rows] * ((high - low) / 2)
+        buffers.append(
+            EpisodeBuffer(
+                id=i,
+                observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),
+                actions=actions.astype(np.float32),
+                rewards=dataset.rewards[rows],
+                terminations=dataset.terminated[rows],
+                truncations=dataset.truncated[rows],
+            )
+        )
+    return buffers
+
+
+def _create(
+    minari: ModuleType, dataset: Dataset, name: str, buffers: list[Any], actions: Any, env_id: str | None
+) -> None:
+    from gymnasium.spaces import Box
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Minari asks for an author and the like
+        made = minari.create_dataset_from_buffers(
             dataset_id=name.removeprefix(PREFIX),
             buffer=buffers,
-            env=dataset.meta.env_id,
-            observation_space=gymnasium.spaces.Box(-np.inf, np.inf, size, np.float32),
-            action_space=gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32),
-            ref_min_score=dataset.meta.reference_min,
-            ref_max_score=dataset.meta.reference_max,
+            env=env_id,
+            observation_space=Box(-np.inf, np.inf, (dataset.observation_size,), np.float32),
+            action_space=actions,
             description=dataset.meta.source or None,
         )
+        if dataset.meta.reference_min is not None and dataset.meta.reference_max is not None:
+            scores = {"ref_min_score": dataset.meta.reference_min, "ref_max_score": dataset.meta.reference_max}
+            made.storage.update_metadata(scores)
+
+
+def _available(env_id: str | None) -> str | None:
+    """An environment that can be made here, or none: Minari keeps no other."""
+    from mildly.environments import make_env
+
+    if env_id is None:
+        return None
+    try:
+        make_env(env_id).close()
+    except MildlyError:
+        return None
+    return env_id

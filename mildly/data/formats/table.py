@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mildly.data.assemble import Log, Steps
-from mildly.data.dataset import Array, Dataset, Meta, blocks
+from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.formats.arrays import META, damaged, parse_meta
 from mildly.data.formats.columns import Columns, choose
 from mildly.data.options import ImportOptions
@@ -28,6 +29,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     """A table; the notes say which column was taken for what."""
     with _arrow(path) as arrow:
         schema = _schema(arrow, path)
+        _check_header(schema.names, path)
         numeric = [field.name for field in schema if _is_number(arrow, field.type)]
         columns, guessed = choose(schema.names, numeric, options, str(path))
         described = (schema.metadata or {}).get(META.encode())
@@ -45,19 +47,48 @@ def read(path: Path, options: ImportOptions) -> Log:
     return log
 
 
+def _check_header(names: list[str], path: Path) -> None:
+    """A line of numbers, or of columns that another sign separates, is no header that we can work with."""
+    tabs = _ending(path) == ".tsv"
+    if len(names) == 1 and not _is_parquet(path):
+        signs = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+        found = next((word for sign, word in signs.items() if names[0].count(sign) > 1), None)
+        if found is not None:
+            raise MildlyError(
+                f"{path}: its columns seem to be separated by {found}, but a {_ending(path)} file has "
+                f"{'tabs' if tabs else 'commas'} between them. Write it with commas as .csv, or with tabs as .tsv."
+            )
+    if names and all(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?|", name.strip(), re.IGNORECASE) for name in names):
+        raise MildlyError(
+            f"{path}: the first line holds numbers ({', '.join(names[:3])}, ...), but it must name the columns: "
+            "put a line such as obs_0,obs_1,action,reward,episode before it."
+        )
+
+
 def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").rsplit(".", 1)[0]
+    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
+    return name.rsplit(".", 1)[0]
 
 
-@contextmanager
-def _arrow(path: Path) -> Iterator[ModuleType]:
-    """The pyarrow package; what it finds wrong with a file is told in the file's name."""
+def _ending(path: Path) -> str:
+    """What tells the kind of table: `.csv`, `.tsv`, `.parquet` or `.pq`; .gz and .tmp do not matter."""
+    return Path(path.name.lower().removesuffix(".tmp").removesuffix(".gz")).suffix
+
+
+def _package(path: Path) -> Any:
     try:
         import pyarrow as arrow
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError as error:
         raise MildlyError(f"{path}: tables need pyarrow: pip install 'mildly[tables]'.") from error
+    return arrow
+
+
+@contextmanager
+def _arrow(path: Path) -> Iterator[ModuleType]:
+    """The pyarrow package; what it finds wrong with a file is told in the file's name."""
+    arrow = _package(path)
     try:
         yield arrow
     except FileNotFoundError as error:
@@ -67,15 +98,18 @@ def _arrow(path: Path) -> Iterator[ModuleType]:
 
 
 def _is_parquet(path: Path) -> bool:
-    return path.suffix in (".parquet", ".pq")
+    return _ending(path) in (".parquet", ".pq")
 
 
 def _parsing(arrow: ModuleType, path: Path) -> dict[str, Any]:
-    tabs = path.name.removesuffix(".gz").endswith(".tsv")
     return {
         "read_options": arrow.csv.ReadOptions(block_size=_CSV_BLOCK),
-        "parse_options": arrow.csv.ParseOptions(delimiter="\t" if tabs else ","),
+        "parse_options": arrow.csv.ParseOptions(delimiter=_delimiter(path)),
     }
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if _ending(path) == ".tsv" else ","
 
 
 def _schema(arrow: ModuleType, path: Path) -> Any:
@@ -131,6 +165,8 @@ def _rows(path: Path, columns: Columns) -> Iterator[Steps]:
                 yield steps
                 continue
             ids = _column(batch, columns.episode)
+            if ids.null_count:
+                raise MildlyError(f"{path}: the episode column '{columns.episode}' has empty cells.")
             starts = _starts(arrow, ids, last)
             _check_contiguous(ids, starts, seen, columns.episode, path, count)
             last = ids[len(ids) - 1].as_py()
@@ -153,8 +189,6 @@ def _starts(arrow: ModuleType, ids: Any, last: Any) -> Array:
     """Where an episode's number differs from that of the row before."""
     import pyarrow.compute as compute
 
-    if ids.null_count:
-        raise ValueError("the episode column has empty cells")
     starts = np.empty(len(ids), dtype=bool)
     starts[0] = last is not None and ids[0].as_py() != last
     starts[1:] = compute.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
@@ -196,6 +230,8 @@ def _matrix(batch: Any, names: tuple[str, ...], path: Path) -> Array:
             if len({value.shape if value is not None else None for value in values}) > 1:
                 raise MildlyError(f"{path}: the lists in column '{name}' differ in length.")
             values = np.stack(values)
+        if values.dtype.kind not in "biufO":
+            raise MildlyError(f"{path}: column '{name}' does not hold numbers, but {values.dtype}.")
         try:
             parts.append(values.astype(np.float32).reshape(len(values), -1))
         except (TypeError, ValueError) as error:
@@ -219,31 +255,26 @@ def _flag(batch: Any, name: str | None, path: Path, start: int) -> Array:
 
 def write(dataset: Dataset, path: Path, description: str) -> None:
     """A table with the columns obs_*, action_*, reward, next_obs_*, episode, terminated, truncated."""
-    with _arrow(path) as arrow:
+    arrow = _package(path)
+    first = 0
+    with ExitStack() as stack:
         writer: Any = None
-        first = 0
-        try:
-            for whole in blocks(len(dataset)):
-                for start in range(whole.start, whole.stop, _ROWS_WRITTEN):
-                    rows = slice(start, min(start + _ROWS_WRITTEN, whole.stop))
-                    batch, first = _batch(arrow, dataset, rows, first)
-                    if writer is None:
-                        schema = batch.schema.with_metadata({META: description})
-                        writer = _writer(arrow, path, schema)
-                    writer.write_batch(batch.replace_schema_metadata({META: description}))
-        finally:
-            if writer is not None:
-                writer.close()
+        for start in range(0, len(dataset), _ROWS_WRITTEN):
+            rows = slice(start, min(start + _ROWS_WRITTEN, len(dataset)))
+            batch, first = _batch(arrow, dataset, rows, first)
+            batch = batch.replace_schema_metadata({META: description})
+            writer = writer or _writer(arrow, path, batch.schema, stack)
+            writer.write_batch(batch)
 
 
-def _writer(arrow: ModuleType, path: Path, schema: Any) -> Any:
-    name = path.name.removesuffix(".tmp")
-    if _is_parquet(Path(name)):
-        return arrow.parquet.ParquetWriter(path, schema)
-    compression = "gzip" if name.endswith(".gz") else None
-    tabs = name.removesuffix(".gz").endswith(".tsv")
-    options = arrow.csv.WriteOptions(delimiter="\t" if tabs else ",", quoting_style="needed")
-    return arrow.csv.CSVWriter(arrow.output_stream(path, compression=compression), schema, write_options=options)
+def _writer(arrow: ModuleType, path: Path, schema: Any, stack: ExitStack) -> Any:
+    """A writer that is closed with the stack, and its file after it, so that a full disk is noticed."""
+    if _is_parquet(path):
+        return stack.enter_context(arrow.parquet.ParquetWriter(path, schema))
+    compression = "gzip" if path.name.lower().removesuffix(".tmp").endswith(".gz") else None
+    file = stack.enter_context(arrow.output_stream(path, compression=compression))
+    options = arrow.csv.WriteOptions(delimiter=_delimiter(path), quoting_style="needed")
+    return stack.enter_context(arrow.csv.CSVWriter(file, schema, write_options=options))
 
 
 def _batch(arrow: ModuleType, dataset: Dataset, rows: slice, first: int) -> tuple[Any, int]:

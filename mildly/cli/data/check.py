@@ -1,0 +1,86 @@
+"""`mildly data check`: what is wrong with a data set, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from mildly.cli.output import console, parse
+from mildly.data.check import Finding, check
+from mildly.data.registry import load_dataset
+
+_ABOUT = """Look for what would spoil a training, or surprise you later.
+
+Errors are what training would go wrong on, warnings what its result would suffer from, notes are good to know. The
+exit code is 1 if there is an error, 0 if there is none, 2 if the data cannot be read."""
+
+_MARKS = {"error": ("error", "bold red"), "warning": ("warning", "bold yellow"), "info": ("note", "bold cyan")}
+_INDENT = 9
+_LONG = 1_000_000  # transitions; shorter sets are checked before anybody wonders
+_WIDTH = 110
+
+
+@dataclass
+class CheckOptions:
+    """Options of `mildly data check`."""
+
+    dataset: Annotated[str, tyro.conf.Positional]
+    """A data set's name, file or folder."""
+    data_dir: str | None = None
+    """Folder in which data set names are looked for first."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the findings as a JSON list, for programs."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Check and print."""
+    options = parse(CheckOptions, args, prog="mildly data check", description=_ABOUT)
+    errors = Console(stderr=True)
+    with errors.status(f"reading {options.dataset}") as status:
+        data = load_dataset(options.dataset, data_dir=options.data_dir, verify=False)
+        status.update(f"checking {len(data):,} transitions")
+        if len(data) > _LONG and not errors.is_terminal:
+            errors.print(f"checking {len(data):,} transitions", highlight=False)
+        findings = check(data)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(f"{data.meta.name}: {len(data):,} transitions", findings)
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+def _print(title: str, findings: Sequence[Finding]) -> None:
+    out = console()
+    out.print(title, style="bold")
+    for finding in findings:
+        mark, style = _MARKS[finding.severity]
+        out.print()
+        out.print(mark.ljust(_INDENT), style=style, end="")
+        out.print(_folded(finding.what, out), end=" ")
+        out.print(f"({finding.code})", style="dim")
+        if finding.evidence:
+            out.print(" " * _INDENT + _folded(finding.evidence, out), style="dim")
+        if finding.advice:
+            out.print(" " * _INDENT + _folded(f"-> {finding.advice}", out))
+    out.print()
+    if findings:
+        out.print("Rows and columns are counted from 0.", style="dim")
+    numbers = {severity: sum(finding.severity == severity for finding in findings) for severity in _MARKS}
+    words = zip(("error", "warning", "note"), numbers.values(), strict=True)
+    style = next((_MARKS[severity][1] for severity in ("error", "warning") if numbers[severity]), "bold green")
+    out.print(", ".join(f"{number or 'no'} {word}{'' if number == 1 else 's'}" for word, number in words), style=style)
+
+
+def _folded(text: str, out: Console) -> str:
+    """Text in lines that fit beside the indent of a terminal; elsewhere one line, so that it can be searched."""
+    if not out.is_terminal:
+        return text
+    width = max(min(out.width, _WIDTH) - _INDENT, 30)
+    return textwrap.fill(text, width, break_long_words=False).replace("\n", "\n" + " " * _INDENT)

@@ -1,0 +1,225 @@
+"""A picture of a data set, so that a person sees what is in it (needs matplotlib: the extra `plot`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.data.dataset import Array, Dataset
+from mildly.errors import MildlyError
+from mildly.files import replacing
+
+FORMATS = (".png", ".svg", ".pdf")
+
+_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#5a5a5a"
+_DIMENSIONS = (_BLUE, _ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")  # told apart by all
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.5,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "axes.edgecolor": "#999999",
+    "axes.labelcolor": "#333333",
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+    "figure.constrained_layout.w_pad": 0.12,
+    "figure.constrained_layout.h_pad": 0.12,
+}
+_ROWS, _STATES, _EPISODES = 200_000, 4_000, 5_000  # drawn at most
+_DISCOUNT, _AHEAD = 0.99, 500
+_UNSEEN = 100  # times as high as the usual bar
+_FEW = 5  # episodes, of which a histogram tells nothing
+
+
+def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
+    """Six panels: returns, lengths, rewards, actions, a map of the states, and returns in the order of the log.
+
+    Args:
+        data: the data set; of a large one, a sample of the rows is drawn.
+        path: the file to write; its ending decides the format (.png, .svg, .pdf).
+    """
+    path = writable(path)
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        raise MildlyError("plots need matplotlib: pip install 'mildly[plot]'.") from error
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(13, 7.4), layout="constrained")
+        FigureCanvasAgg(figure)
+        for axes, panel in zip(figure.subplots(2, 3).flat, _PANELS, strict=True):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.2, linewidth=0.6)
+            axes.set_axisbelow(True)
+            panel(axes, data)
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        figure.suptitle(_title(data), x=0.012, ha="left", fontsize=13, fontweight="bold")
+        with replacing(path) as unfinished:
+            figure.savefig(unfinished, dpi=150, format=path.suffix[1:].lower())
+    return path
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """The path of a picture, once its ending and its folder have been found good."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in FORMATS:
+        raise MildlyError(f"{path}: a picture's name must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+    if not path.parent.is_dir():
+        raise MildlyError(f"{path}: there is no folder {path.parent} to write the picture into.")
+    if path.is_dir():
+        raise MildlyError(f"{path}: is a folder; give the name of a file.")
+    return path
+
+
+def _title(data: Dataset) -> str:
+    episodes = len(data.episodes())
+    facts = [data.meta.name, f"{len(data):,} transitions", f"{episodes:,} episode{'' if episodes == 1 else 's'}"]
+    return "    ".join([*facts, *([data.meta.env_id] if data.meta.env_id else [])])
+
+
+def _returns(axes: Any, data: Dataset) -> None:
+    """How good episodes are, with the normalised score on top where it is known."""
+    returns, meta = data.episode_returns(), data.meta
+    axes.set(title="Episode returns", xlabel="return", ylabel="episodes")
+    _bars(axes, [returns], [_BLUE])
+    best = np.sort(returns)[-max(1, len(returns) // 10) :].mean()
+    axes.axvline(returns.mean(), color=_GREY, linestyle="--", linewidth=1.4, label="mean")
+    if len(returns) >= 10:
+        axes.axvline(best, color=_ORANGE, linestyle=":", linewidth=1.8, label="mean of the best tenth")
+    _legend(axes)
+    if meta.reference_min is not None and meta.reference_max is not None:
+        low, span = meta.reference_min, (meta.reference_max - meta.reference_min) / 100
+        scores = axes.secondary_xaxis("top", functions=(lambda x: (x - low) / span, lambda x: x * span + low))
+        scores.spines["top"].set_color("#999999")
+        axes.set_title("Episode returns (above: normalised score)")
+
+
+def _lengths(axes: Any, data: Dataset) -> None:
+    """How long episodes last, by what ended them."""
+    episodes = data.episodes()
+    lengths = np.array([episode.stop - episode.start for episode in episodes])
+    terminated = data.terminated[[episode.stop - 1 for episode in episodes]]
+    kinds = {"terminated": (terminated, _BLUE), "truncated": (~terminated, _ORANGE)}
+    shown = {name: (which, colour) for name, (which, colour) in kinds.items() if which.any()}
+    labels = [f"{name} ({which.sum():,})" for name, (which, _) in shown.items()]
+    _bars(axes, [lengths[which] for which, _ in shown.values()], [colour for _, colour in shown.values()], labels)
+    _legend(axes)
+    axes.set(title="Episode lengths", xlabel="steps", ylabel="episodes")
+
+
+def _rewards(axes: Any, data: Dataset) -> None:
+    """The rewards of single steps."""
+    axes.set(title="Rewards", xlabel="reward of a step", ylabel="transitions")
+    _bars(axes, [data.rewards[_some(len(data), _ROWS)]], [_BLUE])
+
+
+def _actions(axes: Any, data: Dataset) -> None:
+    """How actions spread over [-1, 1], each dimension a line, or all in one where they are many."""
+    actions = data.actions[_some(len(data), _ROWS)]
+    pooled = data.action_size > len(_DIMENSIONS)
+    columns = [actions.ravel()] if pooled else list(actions.T)
+    edges = np.linspace(-1, 1, 51)
+    for i, (column, colour) in enumerate(zip(columns, _DIMENSIONS, strict=False)):
+        label = f"all {data.action_size} dimensions" if pooled else f"dimension {i}"
+        share = 100 * np.histogram(column, edges)[0] / len(column)
+        area = {"fill": True, "baseline": 0} if len(columns) == 1 else {"baseline": None}
+        axes.stairs(share, edges, color=colour, linewidth=1.6, alpha=0.85, label=label, **area)
+    axes.set_ylim(bottom=0)
+    if pooled or len(columns) > 1:
+        _legend(axes, columns=2 if len(columns) > 4 else 1)
+    axes.set(title="Actions", xlabel="action, scaled to [-1, 1]", ylabel="% of transitions", xlim=(-1.05, 1.05))
+
+
+def _states(axes: Any, data: Dataset) -> None:
+    """The two directions in which observations vary most, coloured by the rewards that follow."""
+    rows = _some(len(data), _STATES)
+    following = _rewards_to_come(data, rows)
+    observations = data.observations[rows].astype(np.float64)
+    deviation = observations.std(axis=0)
+    varying = deviation > 1e-6 * np.maximum(np.abs(observations).max(axis=0), 1e-9)
+    axes.set(title="States", xlabel="an observation that never changes", ylabel="discounted rewards that follow")
+    places = np.zeros((len(rows), 1))
+    if varying.any():
+        scaled = (observations - observations.mean(axis=0))[:, varying] / deviation[varying]
+        _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
+        places = scaled @ directions[:2].T
+        share = np.square(sizes) / np.square(sizes).sum()
+        axes.set_xlabel(f"first principal component ({100 * share[0]:.0f} % of the variance)")
+        if places.shape[1] > 1:
+            axes.set_ylabel(f"second principal component ({100 * share[1]:.0f} %)")
+    y = places[:, 1] if places.shape[1] > 1 else following
+    low, high = np.quantile(following, (0.02, 0.98))
+    dots = axes.scatter(
+        places[:, 0], y, c=following, s=5, alpha=0.7, linewidths=0, cmap="viridis", vmin=low, vmax=high, rasterized=True
+    )
+    bar = axes.figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
+    bar.set_label("discounted rewards that follow")
+    bar.outline.set_visible(False)
+    bar.solids.set_alpha(1)
+
+
+def _order(axes: Any, data: Dataset) -> None:
+    """Returns as the log goes on: an agent that learnt, or a change of policy, shows here."""
+    returns = data.episode_returns()
+    if len(returns) < _FEW:
+        edges = np.linspace(0, len(data), min(len(data), 200) + 1).astype(np.int64)
+        means = np.add.reduceat(data.rewards.astype(np.float64), edges[:-1]) / np.diff(edges)
+        axes.stairs(means, edges, baseline=None, color=_BLUE, linewidth=1.6)
+        axes.set(title="Rewards in the order of the log", xlabel="row", ylabel="mean reward of a stretch")
+        return
+    shown = _some(len(returns), _EPISODES)
+    axes.plot(shown, returns[shown], ".", color=_BLUE, markersize=4 if len(shown) < 300 else 2.5, alpha=0.55)
+    window = len(returns) // 20
+    if window > 1:
+        mean = np.convolve(returns, np.ones(window) / window, mode="valid")
+        middle = np.arange(len(mean)) + (window - 1) / 2
+        axes.plot(middle, mean, color=_ORANGE, linewidth=1.8, label=f"mean of {window} episodes")
+        _legend(axes)
+    axes.set(title="Returns in the order of the log", xlabel="episode", ylabel="return")
+
+
+_PANELS = (_returns, _lengths, _rewards, _actions, _states, _order)
+
+
+def _some(number: int, most: int) -> Array:
+    """Indices spread evenly over a range, at most so many."""
+    return np.linspace(0, number - 1, min(number, most)).astype(np.int64)
+
+
+def _bars(axes: Any, groups: list[Array], colours: list[str], labels: list[str] | None = None) -> None:
+    """A histogram of one group, or of two stacked; logarithmic where bars would be too small to see."""
+    together = np.concatenate(groups).astype(np.float64)
+    low, high = together.min(), together.max()
+    bins = int(np.clip(np.sqrt(len(together)) * 1.5, 11, 50))
+    if low == high:  # one bar in the middle, not as wide as the picture
+        low, high, bins = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2, 11
+    edges = np.linspace(low, high, bins + 1)
+    axes.hist(groups, edges, stacked=True, color=colours, label=labels, alpha=0.85, edgecolor="white", linewidth=0.4)
+    counts = np.histogram(together, edges)[0]
+    if len(groups) == 1 and counts.max() > _UNSEEN * np.median(counts[counts > 0]):
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{axes.get_ylabel()} (logarithmic)")
+    else:
+        axes.locator_params(axis="y", integer=True)
+
+
+def _legend(axes: Any, columns: int = 1) -> None:
+    axes.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize=8.5, ncols=columns)
+
+
+def _rewards_to_come(data: Dataset, rows: Array) -> Array:
+    """For each row, the discounted rewards of the rest of its episode (of 500 steps, after which they hardly count)."""
+    ends = np.array([episode.stop for episode in data.episodes()])
+    stop = ends[np.searchsorted(ends, rows, side="right")]
+    total = np.zeros(len(rows))
+    for ahead in range(min(_AHEAD, int((stop - rows).max()))):
+        at = rows + ahead
+        inside = at < stop
+        total[inside] += _DISCOUNT**ahead * data.rewards[at[inside]].astype(np.float64)
+    return total
