@@ -36,6 +36,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test downloads anything, or sees what the person who runs it has at home."""
+    monkeypatch.setenv("MILDLY_MIRROR", "file:///there/is/nothing")
+    monkeypatch.setenv("MILDLY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("MILDLY_DATA", raising=False)
+
+
 OBSERVATIONS, ACTIONS = 3, 2
 """Sizes of the tiny problem on which algorithms are tested."""
 

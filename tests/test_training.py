@@ -95,7 +95,10 @@ def test_rewards_that_overflow_end_the_run_with_the_metric_and_the_steps(
 ) -> None:
     data = pendulum_with_rewards(3e38, tmp_path / "data")
     args = ["train", "sac", "--dataset", str(data), "--hidden", "16", "16", "--batch-size", "16", "--steps", "50"]
-    assert main([*args, "--log-every", "10", "--out", str(tmp_path / "run")]) == 2
+    assert main([*args, "--out", str(tmp_path / "run")]) == 2
+    assert "--no-check trains all the same" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main([*args, "--no-check", "--log-every", "10", "--out", str(tmp_path / "run")]) == 2
     message = capsys.readouterr().err
     assert "training diverged" in message
     assert "loss_td" in message

@@ -180,7 +180,7 @@ class MCQ(SAC):
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
         """The paper's lam for a data set and what a preset does on it besides."""
         table = _hyperparameters()
-        task = re.sub(r"-v\d+$", "", name.removesuffix("-recollected"))
+        task = re.sub(r"-v\d+$", "", re.sub(r"-(re)?collected$", "", name))
         lam = {"lam": table["lam"][task]} if task in table["lam"] else {}
         besides: dict[str, Any] = table["presets"].get(preset, {}).get(task, {})
         return lam | besides

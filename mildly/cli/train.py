@@ -28,7 +28,7 @@ class Options:
     """Options of a training run that are not the algorithm's."""
 
     dataset: str
-    """A built-in name, a D4RL name, a D4RL HDF5 file, or a data set's folder."""
+    """A data set's name, file or folder (see 'mildly data --help')."""
     preset: str = "paper"
     """Named set of hyperparameters."""
     steps: int = 1_000_000
@@ -51,6 +51,10 @@ class Options:
     """auto, cpu, cuda, cuda:1, ..."""
     threads: int | None = None
     """CPU threads; all cores by default."""
+    data_dir: str | None = None
+    """Folder in which data set names are looked for first."""
+    check: bool = True
+    """Look at the data first, and refuse what training would go wrong on."""
 
 
 @dataclass
@@ -101,7 +105,8 @@ def _parse_options(name: str, kind: Any, rest: list[str]) -> tuple[Any, Any]:
 
     preset = _value_of("--preset", rest) or "paper"
     dataset = _value_of("--dataset", rest)
-    defaults = make_config(kind, preset, name_of(dataset) if dataset else "", {})
+    name_in_tables = name_of(dataset, _value_of("--data-dir", rest)) if dataset else ""
+    defaults = make_config(kind, preset, name_in_tables, {})
     combined = dataclasses.make_dataclass(
         "TrainOptions",
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from mildly.data import formats
@@ -12,7 +13,8 @@ from mildly.data.assemble import assemble
 from mildly.data.dataset import Dataset
 from mildly.data.formats.minari import PREFIX
 from mildly.data.options import ImportOptions
-from mildly.data.registry import load_dataset, open_log
+from mildly.data.registry import open_log
+from mildly.data.tasks import task_of
 from mildly.data.writer import Writer
 from mildly.errors import MildlyError
 from mildly.files import replacing
@@ -33,21 +35,29 @@ def convert(
         options: how to read the source.
         data_dir: folder in which names are looked for first.
     """
+    options = options or ImportOptions()
     name = os.fspath(target)
     path = Path(name).expanduser()
-    into_file = name.startswith(PREFIX) or path.name.lower().endswith(formats.SUFFIXES)
-    if not name.startswith(PREFIX) and path.exists():
-        raise MildlyError(f"{path}: exists already. Give another name, or remove it first.")
-    if not into_file:
-        return _into_folder(source, path, options or ImportOptions(), data_dir)
-    data = load_dataset(source, options, data_dir=data_dir)
-    export(data, target)
+    if not name.startswith(PREFIX):
+        if path.exists():
+            raise MildlyError(f"{path}: exists already. Give another name, or remove it first.")
+        if not path.name.lower().endswith(formats.SUFFIXES):
+            return _into_folder(source, path, options, data_dir, name=path.name)
+    beside = path.parent if path.parent.is_dir() and not name.startswith(PREFIX) else None
+    with tempfile.TemporaryDirectory(prefix=".mildly-", dir=beside) as folder:  # files are written from a mapped set
+        data = _into_folder(source, Path(folder) / "set", options, data_dir)
+        export(data, target)
     return data
 
 
-def _into_folder(source: str | os.PathLike[str], folder: Path, options: ImportOptions, data_dir: str | None) -> Dataset:
+def _into_folder(
+    source: str | os.PathLike[str], folder: Path, options: ImportOptions, data_dir: str | None, name: str | None = None
+) -> Dataset:
+    log = open_log(source, options, data_dir)
+    if log.meta.name == Path(log.where).stem and task_of(log.meta.name) is None and options.name is None:
+        options = dataclasses.replace(options, name=name)  # the file's name says no more than the new one does
     with Writer(folder) as writer:
-        data = assemble(open_log(source, options, data_dir), options, writer)
+        data = assemble(log, options, writer)
         writer.finish(data.meta)
     return Dataset.load(folder, verify=False)
 

@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -164,22 +163,11 @@ class Dataset:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the native form. The folder appears whole or not at all."""
-        folder = Path(folder)
-        if folder.exists():
-            raise MildlyError(f"{folder}: exists already. Give another folder, or remove it first.")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
-                content = Path(unfinished) / "content"
-                content.mkdir()
-                for name in FIELDS:
-                    np.save(content / f"{name}.npy", getattr(self, name), allow_pickle=False)
-                description = {"format": FORMAT, "transitions": len(self), "meta": dataclasses.asdict(self.meta)}
-                (content / "dataset.json").write_text(json.dumps(description, indent=2) + "\n")
-                content.rename(folder)
-        except OSError as error:
-            raise MildlyError(f"{folder}: cannot be written ({error}).") from error
-        return folder
+        from mildly.data.writer import Writer
+
+        with Writer(folder) as writer:
+            writer.append({name: getattr(self, name) for name in FIELDS})
+            return writer.finish(self.meta)
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -29,6 +29,7 @@ from mildly.errors import MildlyError
 from mildly.evaluation.rollout import rollout
 from mildly.run import Plan, Run
 from mildly.training import checkpoint
+from mildly.training.heed import heed
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 
@@ -66,6 +67,8 @@ def train(
     checkpoint_every: int = 1_000,
     device: str = "auto",
     threads: int | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    check: bool = True,
     **fields: Any,
 ) -> Run:
     """Train a policy on logged data; returns the run, whose folder holds everything.
@@ -85,10 +88,13 @@ def train(
         checkpoint_every: gradient steps between checkpoints.
         device: `auto`, `cpu`, `cuda`, ...
         threads: CPU threads; all by default. Recorded, since results depend on it to the bit.
+        data_dir: folder in which data set names are looked for first.
+        check: look at the data first, and refuse what training would go wrong on (see `mildly data check`).
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
-    data = load_dataset(dataset)
+    data = load_dataset(dataset, data_dir=data_dir)
+    warnings = heed(data, str(data.meta.name if isinstance(dataset, Dataset) else dataset)) if check else []
     env = env or data.meta.env_id
     meta = data.meta
     if env is not None and meta.action_low is None:
@@ -98,7 +104,7 @@ def train(
         algorithm=algorithm,
         preset=preset,
         config=dataclasses.asdict(make_config(kind, preset, data.meta.name, fields)),
-        dataset=None if isinstance(dataset, Dataset) else reference(dataset),
+        dataset=None if isinstance(dataset, Dataset) else reference(dataset, data_dir),
         data=meta,
         steps=steps,
         seed=seed,
@@ -114,6 +120,7 @@ def train(
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
     run.check_free()
     training = _Training(run, plan, data)  # first, since what fails here must leave no folder
+    training.warnings = warnings
     run.create(plan)
     with run.locked():
         try:
@@ -189,6 +196,8 @@ class _Training:
         self.summed = 0
         """Steps in those sums."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.warnings: list[str] = []
+        """What to say of the data before the first step."""
 
     def go(self) -> Run:
         """Train to the end, or to a signal."""
@@ -196,6 +205,8 @@ class _Training:
         torch.set_num_threads(self.plan.threads)
         try:
             with stop_requests() as stop, TrainingProgress(self.plan, self.run.path, self.step) as progress:
+                for warning in self.warnings:
+                    progress.say(warning)
                 if self.step == self.plan.steps:
                     progress.say(f"complete at step {self.step} already; prolong it with --steps, the new total")
                 while self.step < self.plan.steps:

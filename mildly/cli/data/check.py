@@ -6,7 +6,7 @@ import dataclasses
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from mildly.cli.output import console, parse
 from mildly.data.check import Finding, check
+from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 
 _ABOUT = """Look for what would spoil a training, or surprise you later.
@@ -31,12 +32,13 @@ _WIDTH = 110
 class CheckOptions:
     """Options of `mildly data check`."""
 
-    dataset: Annotated[str, tyro.conf.Positional]
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
     """A data set's name, file or folder."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the findings as a JSON list, for programs."""
+    reading: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
 
 
 def main(args: Sequence[str]) -> int:
@@ -44,7 +46,7 @@ def main(args: Sequence[str]) -> int:
     options = parse(CheckOptions, args, prog="mildly data check", description=_ABOUT)
     errors = Console(stderr=True)
     with errors.status(f"reading {options.dataset}") as status:
-        data = load_dataset(options.dataset, data_dir=options.data_dir, verify=False)
+        data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir, verify=False)
         status.update(f"checking {len(data):,} transitions")
         if len(data) > _LONG and not errors.is_terminal:
             errors.print(f"checking {len(data):,} transitions", highlight=False)

@@ -26,13 +26,13 @@ What a file does not say itself is guessed, and the guess is explained; say it w
 class ConvertOptions:
     """Options of `mildly data convert`."""
 
-    src: Annotated[str, tyro.conf.Positional]
+    src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
     """What to read."""
-    dst: Annotated[str, tyro.conf.Positional]
+    dst: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
     """What to write; it must not exist yet."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
-    options: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
+    reading: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
 
 
 def main(args: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     given = parse(ConvertOptions, args, prog="mildly data convert", description=_ABOUT)
     out = console()
     with out.status(f"reading {given.src}"):
-        data = convert(given.src, given.dst, given.options, data_dir=given.data_dir)
+        data = convert(given.src, given.dst, given.reading, data_dir=given.data_dir)
     for note in data.meta.notes:
         out.print(f"- {note}")
     returns = data.episode_returns()

@@ -18,7 +18,7 @@ from mildly.data.registry import load_dataset
 class InfoOptions:
     """Options of `mildly data info`."""
 
-    dataset: Annotated[str, tyro.conf.Positional]
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
     """A data set's name, file or folder."""
     plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Also draw the set: a picture with six panels, written to FILE (.png, .svg or .pdf)."""

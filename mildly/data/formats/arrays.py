@@ -70,6 +70,7 @@ _OPTION = {
 _WIDE = ("observations", "actions", "next_observations")
 _NEEDED = ("observations", "actions", "rewards")
 _BLOCK_BYTES = 1 << 24
+_MOST_WORDS = 300  # letters of a library's message, which may quote a whole line of the file
 
 
 class Column(Protocol):
@@ -117,7 +118,8 @@ def _opened(path: Path) -> Iterator[dict[str, Column]]:
 
 def damaged(path: Path, error: BaseException) -> MildlyError:
     """The error for a file that cannot be read to its end."""
-    return MildlyError(f"{path}: damaged, cut short or not what its name says ({error}). Copy or make it again.")
+    reason = str(error) if len(str(error)) < _MOST_WORDS else f"{str(error)[:_MOST_WORDS]}..."
+    return MildlyError(f"{path}: damaged, cut short or not what its name says ({reason}). Copy or make it again.")
 
 
 class _Member:

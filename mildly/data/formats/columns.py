@@ -167,9 +167,9 @@ def _tails(names: tuple[str, ...]) -> list[str]:
 
 
 def _by_prefix(names: Sequence[str], prefixes: Sequence[str]) -> tuple[str, ...]:
-    """Columns called `obs`, `obs_0`, `obs.x`, `obs[3]` or `obs3`; those of the first prefix that is used."""
+    """Columns called `obs`, `obs_0`, `obs.x`, `obs[3]` or `obs3`, but not `s'`; those of the first prefix in use."""
     for prefix in prefixes:
-        fits = re.compile(rf"{re.escape(prefix)}(?:$|[_.\[\s/:-]|\d)")
+        fits = re.compile(rf"{re.escape(prefix)}(?![a-z'])")
         found = tuple(name for name in names if fits.match(name.strip().lower()))
         if found:
             return found

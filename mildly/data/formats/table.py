@@ -23,6 +23,10 @@ _PARQUET_BLOCK = 1 << 16  # rows
 _TRUE = ["1", "1.0", "true", "True", "TRUE", "yes", "Yes", "t", "T"]
 _FALSE = ["0", "0.0", "false", "False", "FALSE", "no", "No", "f", "F"]
 _ROWS_WRITTEN = 1 << 14
+_CELL = re.compile(
+    r"column #(?P<column>\d+): (Row #(?P<line>\d+): )?CSV conversion error to \w+: invalid value '(?P<value>.*)'",
+    re.DOTALL,
+)
 
 
 def read(path: Path, options: ImportOptions) -> Log:
@@ -101,11 +105,20 @@ def _is_parquet(path: Path) -> bool:
     return _ending(path) in (".parquet", ".pq")
 
 
-def _parsing(arrow: ModuleType, path: Path) -> dict[str, Any]:
-    return {
-        "read_options": arrow.csv.ReadOptions(block_size=_CSV_BLOCK),
-        "parse_options": arrow.csv.ParseOptions(delimiter=_delimiter(path)),
-    }
+@contextmanager
+def _csv(arrow: ModuleType, path: Path, **more: Any) -> Iterator[Any]:
+    """A reader of the file's record batches."""
+    reading = arrow.csv.ReadOptions(block_size=_CSV_BLOCK)
+    parsing = arrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
+    with (
+        arrow.input_stream(path, compression=_compression(path)) as file,
+        arrow.csv.open_csv(file, read_options=reading, parse_options=parsing, **more) as reader,
+    ):
+        yield reader
+
+
+def _compression(path: Path) -> str | None:
+    return "gzip" if path.name.lower().removesuffix(".tmp").endswith(".gz") else None
 
 
 def _delimiter(path: Path) -> str:
@@ -116,7 +129,7 @@ def _schema(arrow: ModuleType, path: Path) -> Any:
     if _is_parquet(path):
         with arrow.parquet.ParquetFile(path) as file:
             return file.schema_arrow
-    with arrow.csv.open_csv(path, **_parsing(arrow, path)) as reader:
+    with _csv(arrow, path) as reader:
         return reader.schema
 
 
@@ -145,8 +158,17 @@ def _batches(arrow: ModuleType, path: Path, columns: Columns) -> Iterator[Any]:
         null_values=["", "NA", "N/A", "NaN", "nan", "NAN", "null", "NULL", "None"],
         strings_can_be_null=False,
     )
-    with arrow.csv.open_csv(path, convert_options=conversion, **_parsing(arrow, path)) as reader:
-        yield from reader
+    try:
+        with _csv(arrow, path, convert_options=conversion) as reader:
+            yield from reader
+    except arrow.ArrowInvalid as error:
+        found = _CELL.search(str(error))
+        if found is None:
+            raise
+        name = _schema(arrow, path).names[int(found["column"])]
+        line = f" in line {found['line']}" if found["line"] else ""
+        kind = "true or false (or 1 or 0)" if name in columns.flags else "a number"
+        raise MildlyError(f"{path}: column '{name}' holds '{found['value'][:50]}'{line}, expected {kind}.") from error
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[Steps]:
@@ -271,8 +293,7 @@ def _writer(arrow: ModuleType, path: Path, schema: Any, stack: ExitStack) -> Any
     """A writer that is closed with the stack, and its file after it, so that a full disk is noticed."""
     if _is_parquet(path):
         return stack.enter_context(arrow.parquet.ParquetWriter(path, schema))
-    compression = "gzip" if path.name.lower().removesuffix(".tmp").endswith(".gz") else None
-    file = stack.enter_context(arrow.output_stream(path, compression=compression))
+    file = stack.enter_context(arrow.output_stream(path, compression=_compression(path)))
     options = arrow.csv.WriteOptions(delimiter=_delimiter(path), quoting_style="needed")
     return stack.enter_context(arrow.csv.CSVWriter(file, schema, write_options=options))
 
