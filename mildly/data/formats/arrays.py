@@ -87,7 +87,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     with _opened(path) as columns:
         stored = read_meta(columns, path)
     meta = stored or Meta(name=path.stem, source=f"arrays file {path.name}")
-    log = Log(meta, iter(()), where=str(path), scaled=stored is not None)
+    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, notes=list(meta.notes))
     log.steps = _rows(path, options, log.notes)
     return log
 

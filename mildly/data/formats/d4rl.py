@@ -36,7 +36,8 @@ def read(path: Path, options: ImportOptions) -> Log:
         has_terminals = any(name in columns for name in (options.terminated or "", *NAMES["terminated"]))
         has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"]))
     if stored is not None:
-        log = Log(parse_meta(stored, path), iter(()), where=str(path), scaled=True)
+        meta = parse_meta(stored, path)
+        log = Log(meta, iter(()), where=str(path), scaled=True, notes=list(meta.notes))
         log.steps = _rows(path, options, log.notes)
         return log
     name = dataset_name(path)
@@ -92,11 +93,14 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Column], str | None]]:
 
 
 def _inside(file: h5py.File, name: str) -> Any:
-    """A group or an array that the file itself holds; None for a link to another file, or to nothing."""
+    """A group or an array that the file itself holds; None for a link to another file, to nothing, or to itself."""
     if isinstance(file.get(name, getlink=True), h5py.ExternalLink):
         return None
-    found: Any = file.get(name)
-    if found is None or found.file.filename != file.filename:
+    try:
+        found: Any = file.get(name)
+    except (KeyError, OSError, RuntimeError):
+        return None
+    if not isinstance(found, (h5py.Dataset, h5py.Group)) or found.file.filename != file.filename:
         return None
     if isinstance(found, h5py.Dataset):
         if found.is_virtual or found.external:
@@ -114,10 +118,13 @@ def _rows(path: Path, options: ImportOptions, notes: list[str], *, as_d4rl: bool
 def write(dataset: Dataset, path: Path, description: str) -> None:
     """D4RL's layout, with next observations, so that D4RL's own tools can read it too."""
     names = dict(zip(FIELDS, FIELDS, strict=True)) | {"terminated": "terminals", "truncated": "timeouts"}
-    with h5py.File(path, "w") as file:
-        for field, name in names.items():
-            array = getattr(dataset, field)
-            column = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
-            for rows in blocks(len(array)):
-                column[rows] = array[rows]
-        file.attrs[META] = description
+    try:
+        with h5py.File(path, "w") as file:
+            for field, name in names.items():
+                array = getattr(dataset, field)
+                column = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+                for rows in blocks(len(array)):
+                    column[rows] = array[rows]
+            file.attrs[META] = description
+    except RuntimeError as error:  # as which h5py tells of a full disk when the file is closed
+        raise OSError(str(error)) from error

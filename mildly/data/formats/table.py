@@ -39,7 +39,7 @@ def read(path: Path, options: ImportOptions) -> Log:
         described = (schema.metadata or {}).get(META.encode())
     stored = parse_meta(described.decode(errors="replace"), path) if described else None
     meta = stored or Meta(name=_stem(path), source=f"table {path.name}")
-    log = Log(meta, iter(()), where=str(path), scaled=stored is not None)
+    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, notes=list(meta.notes))
     if stored is None:
         how = "Columns as guessed from their names" if guessed else "Columns"
         log.notes.append(f"{how}: {columns.words()}.")
