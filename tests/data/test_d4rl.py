@@ -28,15 +28,15 @@ class Expected(NamedTuple):
     rows: int
     terminated: tuple[int, ...]
     truncated: tuple[int, ...]
-    env_id: str | None
+    env_id: str
     reference: tuple[float, float]
 
 
 CHEETAH = ("HalfCheetah-v4", (-280.178953, 12135.0))
 HOPPER = ("Hopper-v4", (-20.272305, 3234.3))
 WALKER = ("Walker2d-v4", (1.629008, 4592.3))
-PEN = (None, (96.262799, 3076.8331017826877))
-DOOR = (None, (-56.512833, 2880.5693087298737))
+PEN = ("d4rl/pen-v0", (96.262799, 3076.8331017826877))
+DOOR = ("d4rl/door-v0", (-56.512833, 2880.5693087298737))
 
 REAL = {
     # Without next observations: time-out rows and the file's last row are gone.
@@ -154,7 +154,7 @@ def test_the_real_maze_never_terminates_at_its_way_points() -> None:
     assert not dataset.terminated.any()
     assert len(dataset) == 9999  # way-points are never 300 steps apart: only the last row goes
     assert_rows_equal(dataset, slow_rows(path, horizon=300, terminates=False))
-    assert dataset.meta.env_id is None
+    assert dataset.meta.env_id == "d4rl/maze2d-umaze-v1"
     assert (dataset.meta.reference_min, dataset.meta.reference_max) == (23.85, 161.86)
 
 
@@ -237,7 +237,7 @@ def test_adroit_layout_of_mixed_types_is_shifted(tmp_path: Path) -> None:
     assert_schema(dataset)
     assert_rows_equal(dataset, slow_rows(path))
     assert (ends(dataset.terminated), ends(dataset.truncated)) == ((), (4, 9))
-    assert (dataset.meta.name, dataset.meta.env_id) == ("door-cloned-v0", None)
+    assert (dataset.meta.name, dataset.meta.env_id) == ("door-cloned-v0", "d4rl/door-v0")
 
 
 def test_a_file_without_time_outs_has_them_at_the_task_s_horizon(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_file_of_no_known_task_has_no_time_outs_of_its_own_and_no_references(t
     dataset = load_dataset(path)
     assert len(dataset) == 1499
     assert ends(dataset.truncated) == (1498,)
-    assert dataset.meta.name == "my-robot-v3"
+    assert dataset.meta.name == "my_robot-v3"
     assert (dataset.meta.env_id, dataset.meta.reference_min, dataset.meta.reference_max) == (None, None, None)
 
 
@@ -294,6 +294,8 @@ def test_a_fall_in_the_very_step_of_the_time_limit_follows_d4rl(tmp_path: Path) 
         ("hopper_mixed", "hopper-medium-replay-v0"),
         ("walker2d_random", "walker2d-random-v0"),
         ("maze2d-umaze-dense-v1", "maze2d-umaze-dense-v1"),
+        ("pen-demos-v0-bc-combined", "pen-cloned-v0"),
+        ("my_robot", "my_robot"),
     ],
 )
 def test_the_file_name_tells_the_data_set_s_name(stem: str, name: str) -> None:
@@ -392,9 +394,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, key: str, value: f
 def test_values_too_large_for_float32_are_refused(tmp_path: Path) -> None:
     columns = columns_of(6, dtype=np.float64)
     columns["rewards"][2] = 1e300
-    path = write(tmp_path / "hopper-medium-v2.hdf5", columns)
-    with np.errstate(over="ignore"):
-        refused(path, "'rewards'", "infinite")
+    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'rewards'", "infinite")
 
 
 @pytest.mark.parametrize("key", ["actions", "rewards", "terminals", "timeouts", "next_observations"])
