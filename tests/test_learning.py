@@ -1,6 +1,7 @@
 """Slow tests: does it learn, and at what cost? Run with `make slow`."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -68,3 +69,15 @@ def test_loading_logging_and_bookkeeping_take_under_three_percent_of_a_paper_run
     run = mildly.train("mcq", "pendulum-mixed", steps=250, eval_every=0, log_every=50, out=tmp_path / "run")
     seconds = run.timing()
     assert sum(seconds.values()) - seconds["update"] < 0.03 * sum(seconds.values())
+
+
+def test_a_set_larger_than_the_memory_of_the_process_trains_at_four_fifths_of_the_speed(tmp_path):
+    """Needs the right to make control groups, so root on Linux."""
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        pytest.skip("the memory of a process cannot be limited here")
+    script, output = ROOT / "benchmarks" / "large_sets.py", tmp_path / "result.json"
+    args = ["--rows", "12000000", "--memory", "1000", "--num-actions", "1", "--output", str(output)]
+    subprocess.run([sys.executable, str(script), *args], check=True, capture_output=True)
+    result = json.loads(output.read_text())
+    assert result["set_megabytes"] > 1000
+    assert result["speed_mapped_to_memory"] >= 0.8

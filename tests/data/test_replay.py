@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from mildly.data import replay as replay_module
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch, Replay
@@ -178,3 +179,57 @@ def test_a_full_replay_takes_no_more() -> None:
     with pytest.raises(IndexError):
         replay.add(transition(2, terminated=False))
     assert replay.size == 1
+
+
+def mapped(dataset: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Replay:
+    """A replay that reads ahead, as for a set larger than memory."""
+    monkeypatch.setattr(replay_module, "_LARGE", 0)
+    made = Replay.of(Dataset.load(dataset.save(folder)), CPU)
+    assert made.ahead is not None
+    return made
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_batches_read_ahead_are_those_that_would_have_been_drawn(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, plain = mapped(dataset, tmp_path / "set", monkeypatch), Replay.of(dataset, CPU)
+    one, other = generator(), generator()
+    for size in (8, 8, 8, 3, 8):  # the guess of the fourth is wrong
+        assert equal(ahead.sample(size, one), plain.sample(size, other))
+        assert torch.equal(one.get_state(), other.get_state())
+
+
+def test_reading_ahead_takes_nothing_from_the_generator_so_a_resumed_run_draws_the_same(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = mapped(dataset, tmp_path / "set", monkeypatch)
+    random = generator(5)
+    ahead.sample(16, random)
+    kept = random.get_state()
+    expected = ahead.sample(16, random)
+    resumed = Replay.of(Dataset.load(tmp_path / "set"), CPU)
+    assert equal(resumed.sample(16, torch.Generator().set_state(kept)), expected)
+
+
+def test_the_next_batch_is_read_while_this_one_is_used(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = mapped(dataset, tmp_path / "set", monkeypatch)
+    assert ahead.ahead is not None
+    random = generator()
+    ahead.sample(8, random)
+    rows, reading = ahead.ahead.guess or pytest.fail("nothing is read ahead")
+    reading.result(timeout=10)
+    monkeypatch.setattr(ahead.ahead, "_read", lambda rows: pytest.fail("read again"))
+    monkeypatch.setattr(ahead.ahead.worker, "submit", lambda *args: reading)
+    following = ahead.sample(8, random)
+    assert following.rewards.tolist() == dataset.rewards[rows.numpy()].tolist()
+
+
+def test_small_or_unmapped_sets_are_not_read_ahead(dataset: Dataset, tmp_path: Path) -> None:
+    assert Replay.of(dataset, CPU).ahead is None
+    assert Replay.of(Dataset.load(dataset.save(tmp_path / "set")), CPU).ahead is None
