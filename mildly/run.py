@@ -8,6 +8,7 @@ A run leaves
     checkpoint.safetensors the whole state, replaced atomically
     timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints
     policy/                the policy as of the last checkpoint, ready to deploy
+    tensorboard/           event files, if asked for
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Plan:
     checkpoint_every: int
     device: str
     threads: int
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

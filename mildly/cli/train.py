@@ -55,6 +55,8 @@ class Options:
     """Folder in which data set names are looked for first."""
     check: bool = True
     """Look at the data first, and refuse what training would go wrong on."""
+    tensorboard: bool = False
+    """Also write event files for TensorBoard, into the run's folder."""
 
 
 @dataclass

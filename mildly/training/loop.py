@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +32,7 @@ from mildly.training import checkpoint
 from mildly.training.heed import heed
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
+from mildly.training.tensorboard import events
 
 _NAMED = 12  # names in a message
 
@@ -69,6 +70,7 @@ def train(
     threads: int | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     check: bool = True,
+    tensorboard: bool = False,
     **fields: Any,
 ) -> Run:
     """Train a policy on logged data; returns the run, whose folder holds everything.
@@ -90,6 +92,7 @@ def train(
         threads: CPU threads; all by default. Recorded, since results depend on it to the bit.
         data_dir: folder in which data set names are looked for first.
         check: look at the data first, and refuse what training would go wrong on (see `mildly data check`).
+        tensorboard: also write event files for TensorBoard.
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
@@ -115,6 +118,7 @@ def train(
         checkpoint_every=checkpoint_every,
         device=usable_device(device),
         threads=torch.get_num_threads() if threads is None else threads,
+        tensorboard=tensorboard,
     )
     name = f"{algorithm}-{data.meta.name}-s{seed}"
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
@@ -204,7 +208,11 @@ class _Training:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.plan.threads)
         try:
-            with stop_requests() as stop, TrainingProgress(self.plan, self.run.path, self.step) as progress:
+            with (
+                stop_requests() as stop,
+                TrainingProgress(self.plan, self.run.path, self.step) as progress,
+                closing(events(self.plan, self.run, self.step)) as self.events,
+            ):
                 for warning in self.warnings:
                     progress.say(warning)
                 if self.step == self.plan.steps:
@@ -268,6 +276,7 @@ class _Training:
             means = {name: value / self.summed for name, value in zip(self.sums, sums, strict=True)}
             self.sums, self.summed = {}, 0
             self.run.append("metrics.jsonl", {"step": self.step, **means})
+            self.events.write(self.step, means, "train")
             progress.metrics(means)
 
     def _check_sums(self) -> None:
@@ -302,6 +311,7 @@ class _Training:
             policy = self.algorithm.policy(plan.data)
             result = rollout(policy, plan.data, env_id=plan.env, episodes=plan.episodes, seed=plan.seed)
             self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
+            self.events.write(self.step, {"return": result.mean_return, "score": result.score}, "evaluation")
             progress.evaluated(self.step, result.score, result.mean_return)
 
     def _save(self) -> None:

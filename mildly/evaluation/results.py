@@ -1,0 +1,71 @@
+"""What runs have brought so far: the score of each by the paper's protocol, read from their folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.errors import MildlyError
+from mildly.run import Plan, Run
+
+FINAL = 10
+"""Evaluations at the end of a run whose mean is its score (the paper's protocol)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run, as far as it has come."""
+
+    path: Path
+    plan: Plan
+    evaluations: list[dict[str, Any]]
+    """The lines of `evaluations.jsonl`: step, returns, scores, mean_return, score."""
+
+    @property
+    def step(self) -> int:
+        """The step of the last evaluation; 0 before the first."""
+        return int(self.evaluations[-1]["step"]) if self.evaluations else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all steps that were planned are made and evaluated."""
+        return self.step >= self.plan.steps
+
+    @property
+    def score(self) -> float | None:
+        """Mean normalised score of the last ten evaluations (fewer where there are fewer); None without a score."""
+        return self._final("score")
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last ten evaluations."""
+        return self._final("mean_return")
+
+    def _final(self, name: str) -> float | None:
+        values = [line[name] for line in self.evaluations[-FINAL:]]
+        return float(np.mean(values)) if values and None not in values else None
+
+
+def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Every run folder at or below the given ones, in order; hidden folders are passed over."""
+    found: dict[Path, None] = {}
+    for given in paths:
+        root = Path(given)
+        if not root.is_dir():
+            raise MildlyError(f"{root}: no such folder.")
+        for folder, below, files in os.walk(root):
+            below[:] = [] if "run.json" in files else sorted(name for name in below if not name.startswith("."))
+            if "run.json" in files:
+                found[Path(folder)] = None
+    return list(found)
+
+
+def load_results(paths: Iterable[str | os.PathLike[str]]) -> list[Result]:
+    """The results of all runs at or below the given folders."""
+    runs = [Run.open(path) for path in find_runs(paths)]
+    return [Result(run.path, run.plan(), run.evaluations()) for run in runs]
