@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from mildly.data.dataset import Array
 from mildly.data.normalise import Scaling
+from mildly.environments import check_fit
 from mildly.errors import MildlyError
 from mildly.files import replacing
 from mildly.networks import ACTORS, TanhGaussianActor
@@ -36,6 +37,11 @@ class Policy:
     def observation_size(self) -> int:
         """How many numbers an observation must have."""
         return int(self.actor.spec["observation_size"])
+
+    def check_fit(self, env_id: str, whose: str) -> None:
+        """Raise where an environment does not take this policy's actions, or shows it other observations."""
+        bounds = self.action_low, self.action_high
+        check_fit(env_id, self.observation_size, int(self.actor.spec["action_size"]), whose, bounds)
 
     @torch.inference_mode()
     def act(self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None) -> Array:

@@ -16,6 +16,7 @@ LAYERS = (
     ("algorithms", "run"),
     ("evaluation",),
     ("training", "bench"),
+    ("experiments",),
     ("report",),
     ("cli",),
 )

@@ -171,12 +171,18 @@ def test_an_agent_no_better_than_random_makes_no_expert(agent: Agent, tmp_path: 
     [
         (replace(PLAN, seed=8), STEPS, "begun with seed 7"),
         (replace(PLAN, env_id="Hopper-v4"), STEPS, "begun with env_id Pendulum-v1"),
-        (PLAN, 99, "at least 100 steps"),
     ],
 )
 def test_an_agent_goes_on_only_as_it_was_begun(agent: Agent, plan: AgentPlan, steps: int, message: str) -> None:
     with pytest.raises(MildlyError, match=message):
         train_agent(agent.path, plan, steps)
+
+
+def test_an_agent_is_trained_to_its_first_evaluation_at_least_and_never_cut_back(agent: Agent, tmp_path: Path) -> None:
+    with pytest.raises(MildlyError, match="at least 100 steps"):
+        train_agent(tmp_path / "new", PLAN, 99)
+    assert not (tmp_path / "new").exists()
+    assert train_agent(agent.path, PLAN, 150).steps == agent.steps
 
 
 def test_damage_and_foreign_folders_are_told(agent: Agent, tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from mildly.errors import MildlyError, unknown_name
 
 COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
+    "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
     "data": "list, look at, check, convert and collect data sets",
     "theory": "check the paper's propositions on random processes, draw the figures",
@@ -34,6 +38,24 @@ First steps:
 """
 
 
+@contextmanager
+def _ending_tidily() -> Iterator[None]:
+    """SIGTERM unwinds the program as Ctrl-C does, so that nothing half-written stays behind."""
+
+    def end(number: int, frame: object) -> None:
+        print("terminated", file=sys.stderr)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 0 done, 2 a mistake the user can mend, 130 or 143 stopped by a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
@@ -50,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args[0] not in COMMANDS:
             raise unknown_name("command", args[0], COMMANDS)
-        return int(import_module(f"mildly.cli.{args[0]}").main(args[1:]))
+        with _ending_tidily():
+            return int(import_module(f"mildly.cli.{args[0]}").main(args[1:]))
     except MildlyError as error:
         if debug:
             raise

@@ -35,7 +35,7 @@ def scale_actions(
         scaled: whether the actions are known to be in [-1, 1] already.
         refuse: raise at actions beyond the bounds, unless told to clip them.
     """
-    low, high, scaled = _bounds(actions, meta, options, notes, scaled=scaled or options.scaled)
+    low, high, scaled = _bounds(actions, meta, options, notes, where, scaled=scaled or options.scaled)
     middle, half = (np.zeros_like(low), np.ones_like(low)) if scaled else ((high + low) / 2, (high - low) / 2)
     beyond = 0
     for rows in blocks(len(actions)):
@@ -59,11 +59,11 @@ def scale_actions(
 
 
 def _bounds(
-    actions: Array, meta: Meta, options: ImportOptions, notes: list[str], *, scaled: bool
+    actions: Array, meta: Meta, options: ImportOptions, notes: list[str], where: str, *, scaled: bool
 ) -> tuple[Array, Array, bool]:
     """(low, high, whether the actions are in [-1, 1] already), with a note on how they were come by."""
     size = actions.shape[1]
-    stated = _stated_bounds(meta, options, size, ask_environment=not scaled)
+    stated = _stated_bounds(meta, options, size, where, ask_environment=not scaled)
     if stated is None:
         low, high = (np.full(size, -1.0), np.full(size, 1.0)) if scaled else _found_bounds(actions)
         if scaled or ((low == -1).all() and (high == 1).all()):
@@ -87,14 +87,15 @@ def _bounds(
 
 
 def _stated_bounds(
-    meta: Meta, options: ImportOptions, size: int, *, ask_environment: bool
+    meta: Meta, options: ImportOptions, size: int, where: str, *, ask_environment: bool
 ) -> tuple[Array, Array, str] | None:
     """Bounds that somebody vouches for: the user, the log, or the environment."""
     if options.action_low is not None and options.action_high is not None:
-        return *_in_order(options.action_low, options.action_high, size, "action-low", "action-high"), "the options"
+        names = f"{where}: action-low", "action-high"
+        return *_in_order(options.action_low, options.action_high, size, *names), "the options"
     if meta.action_low is not None and meta.action_high is not None:
-        whose = f"{meta.name}: its own lower action bound"
-        return *_in_order(meta.action_low, meta.action_high, size, whose, "the upper one"), "the log"
+        names = f"{where}: its own lower action bound", "the upper one"
+        return *_in_order(meta.action_low, meta.action_high, size, *names), "the log"
     if meta.env_id is None or not ask_environment:
         return None
     from mildly.environments import action_bounds, make_env
@@ -108,7 +109,7 @@ def _stated_bounds(
     low, high = (bound.astype(np.float64) for bound in action_bounds(env))
     env.close()
     if len(low) != size:
-        raise MildlyError(f"{meta.name}: has actions of size {size}, but environment '{meta.env_id}' of {len(low)}.")
+        raise MildlyError(f"{where}: has actions of size {size}, but environment '{meta.env_id}' of {len(low)}.")
     return (low, high, "the environment") if np.isfinite([low, high]).all() else None
 
 
@@ -116,6 +117,8 @@ def _in_order(
     lower: tuple[float, ...], upper: tuple[float, ...], size: int, first: str, second: str
 ) -> tuple[Array, Array]:
     """Bounds for each column; `first` and `second` are what messages call them."""
+    if not {len(lower), len(upper)} <= {1, size}:
+        raise MildlyError(f"{first}: {len(lower)} given for {size} action column(s); give one, or one for each.")
     low, high = _one_each(lower, size), _one_each(upper, size)
     if not (np.isfinite([low, high]).all() and (low < high).all()):
         raise MildlyError(f"{first} must be below {second} in every column, got {_words(low, high)}.")
@@ -123,8 +126,6 @@ def _in_order(
 
 
 def _one_each(values: tuple[float, ...], size: int) -> Array:
-    if len(values) not in (1, size):
-        raise MildlyError(f"{len(values)} action bounds were given for {size} action(s): give one, or one for each.")
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)).copy()
 
 

@@ -100,15 +100,36 @@ def _register(name: str, horizon: int, where: str, **arguments: Any) -> None:
     gym.register(f"d4rl/{name}", f"{__name__}.{where}", max_episode_steps=horizon, kwargs=arguments)
 
 
-def check_fit(env_id: str, observation_size: int, action_size: int, whose: str) -> None:
-    """The environment exists and has the sizes of a data set or policy, known before anything runs or is written."""
+Bounds = tuple[tuple[float, ...] | None, tuple[float, ...] | None]
+"""Lower and upper action bounds of a data set or policy; none where they are -1 and 1."""
+
+
+def check_fit(env_id: str, observation_size: int, action_size: int, whose: str, bounds: Bounds | None = None) -> None:
+    """The environment exists and fits a data set or policy, known before anything runs or is written.
+
+    Sizes must be equal, and actions within the environment's bounds: a policy in percent or degrees would otherwise be
+    clipped to nonsense without a word.
+    """
     env = make_env(env_id)
     observation, action = env.observation_space.shape, env.action_space.shape
+    lowest, highest = action_bounds(env)
     env.close()
     if observation != (observation_size,) or action != (action_size,):
         raise MildlyError(
             f"environment '{env_id}' has observations {observation} and actions {action}, but {whose} "
             f"has ({observation_size},) and ({action_size},)."
+        )
+    if bounds is None:
+        return
+    low = np.array(bounds[0] or [-1.0] * action_size)
+    high = np.array(bounds[1] or [1.0] * action_size)
+    slack = 1e-3 * (high - low)
+    if (low < lowest - slack).any() or (high > highest + slack).any():
+        i = int(np.argmax((low < lowest - slack) | (high > highest + slack)))
+        raise MildlyError(
+            f"environment '{env_id}' takes actions between {lowest[i]:g} and {highest[i]:g} (number {i}), but {whose} "
+            f"acts between {low[i]:g} and {high[i]:g}, in other units. Bring the actions into the environment's units, "
+            "or do without an environment."
         )
 
 

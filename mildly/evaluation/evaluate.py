@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
-from mildly.environments import check_fit
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
 from mildly.run import Run
@@ -36,5 +35,5 @@ def evaluate(
         plan = Run.open(path).plan()
         meta, env, seed = plan.data, env or plan.env, plan.seed if seed is None else seed
     if env is not None:
-        check_fit(env, policy.observation_size, int(policy.actor.spec["action_size"]), f"the policy in {path}")
+        policy.check_fit(env, f"the policy in {path}")
     return rollout(policy, meta, env_id=env, episodes=episodes, seed=seed or 0, progress=progress)

@@ -102,9 +102,13 @@ class Agent:
         """What uniformly random actions bring."""
         return float(Run(self.path).evaluations()[0]["mean_return"])
 
+    def best(self) -> tuple[int, float]:
+        """Step and return of the best evaluation, however poor."""
+        return max(self._evaluations(), key=lambda line: line[1])
+
     def expert(self) -> tuple[int, float]:
-        """Step and return of the best evaluation."""
-        step, value = max(self._evaluations(), key=lambda line: line[1])
+        """Step and return of the best evaluation, which must beat random actions."""
+        step, value = self.best()
         if value <= self.random_return:
             raise MildlyError(
                 f"{self.path}: after {self.steps} steps the agent's best return, {value:.1f}, is no better than random "
@@ -135,7 +139,7 @@ class Agent:
 
     def references(self) -> tuple[float, float]:
         """Returns of random actions and of the expert, the latter on episodes that did not choose it."""
-        path, (step, _) = self.path / "references.json", self.expert()
+        path, (step, _) = self.path / "references.json", self.best()
         known = json.loads(path.read_text()) if path.exists() else {}
         if known.get("step") != step:
             episodes, seed = self.plan.reference_episodes, self.plan.seed + 1
@@ -165,10 +169,11 @@ def train_agent(
         progress: called after each step with the step and the last evaluation's return.
     """
     folder = Path(folder)
-    if steps < plan.eval_every:
-        raise MildlyError(f"an agent needs at least {plan.eval_every} steps, to its first evaluation; not {steps}.")
     begun = read_plan(folder)
+    steps = steps if begun is None else max(steps, begun[1])  # an agent is never cut back
     if begun is None:
+        if steps < plan.eval_every:
+            raise MildlyError(f"an agent needs at least {plan.eval_every} steps, to its first evaluation; not {steps}.")
         Run(folder).check_free()
         make_env(plan.env_id).close()  # an environment that cannot be made must leave no folder
         folder.mkdir(parents=True, exist_ok=True)

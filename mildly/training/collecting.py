@@ -18,7 +18,7 @@ import torch
 from mildly.data.collect import ActFunction, ArrayPolicy, describe, from_own_units, stream, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
 from mildly.data.writer import Writer
-from mildly.environments import check_fit, make_env
+from mildly.environments import make_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.policy import Policy, load_policy
 from mildly.run import versions
@@ -137,7 +137,7 @@ def kind_parts(
         raise unknown_name("kind", kind, KINDS)
     env_id, name = agent.plan.env_id, agent.path.resolve().name
     if kind.endswith("replay"):
-        until, value = agent.medium(share) if kind == "medium-replay" else (agent.steps, agent.expert()[1])
+        until, value = agent.medium(share) if kind == "medium-replay" else (agent.steps, agent.best()[1])
         reached = f"when its return reached {value:.1f}" if kind == "medium-replay" else f"best return {value:.1f}"
         return [Part(f"the SAC agent '{name}' while it learnt ({reached})", until, agent.experience(until))]
     if kind == "random":
@@ -191,7 +191,7 @@ def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> Ac
         return uniform(action_size)
     if Path(policy).is_dir():
         loaded = load_policy(policy)
-        check_fit(env_id, loaded.observation_size, int(loaded.actor.spec["action_size"]), f"the policy {policy}")
+        loaded.check_fit(env_id, f"the policy {policy}")
         return from_own_units(_draws(loaded, deterministic), env_id)
     if policy.endswith(".npz"):
         arrays = ArrayPolicy(policy, deterministic)

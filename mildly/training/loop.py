@@ -97,7 +97,8 @@ def train(
     """
     kind = algorithm_named(algorithm)
     data = load_dataset(dataset, data_dir=data_dir)
-    warnings = heed(data, str(data.meta.name if isinstance(dataset, Dataset) else dataset)) if check else []
+    source = None if isinstance(dataset, Dataset) else reference(dataset, data_dir)
+    said = heed(data, source, check=check)
     env = env or data.meta.env_id
     meta = data.meta
     if env is not None and meta.action_low is None:
@@ -107,7 +108,7 @@ def train(
         algorithm=algorithm,
         preset=preset,
         config=dataclasses.asdict(make_config(kind, preset, data.meta.name, fields)),
-        dataset=None if isinstance(dataset, Dataset) else reference(dataset, data_dir),
+        dataset=source,
         data=meta,
         steps=steps,
         seed=seed,
@@ -124,7 +125,7 @@ def train(
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
     run.check_free()
     training = _Training(run, plan, data)  # first, since what fails here must leave no folder
-    training.warnings = warnings
+    training.said = said
     run.create(plan)
     with run.locked():
         try:
@@ -183,7 +184,8 @@ class _Training:
     def __init__(self, run: Run, plan: Plan, data: Dataset) -> None:
         self.run, self.plan, self.data = run, plan, data
         if plan.env is not None:
-            check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'")
+            bounds = plan.data.action_low, plan.data.action_high
+            check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'", bounds)
         device = torch.device(usable_device(plan.device))
         kind = algorithm_named(plan.algorithm)
         try:
@@ -200,7 +202,7 @@ class _Training:
         self.summed = 0
         """Steps in those sums."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.warnings: list[str] = []
+        self.said: list[str] = []
         """What to say of the data before the first step."""
 
     def go(self) -> Run:
@@ -213,8 +215,8 @@ class _Training:
                 TrainingProgress(self.plan, self.run.path, self.step) as progress,
                 closing(events(self.plan, self.run, self.step)) as self.events,
             ):
-                for warning in self.warnings:
-                    progress.say(warning)
+                for line in self.said:
+                    progress.say(line)
                 if self.step == self.plan.steps:
                     progress.say(f"complete at step {self.step} already; prolong it with --steps, the new total")
                 while self.step < self.plan.steps:

@@ -435,7 +435,7 @@ def test_a_hostile_pickle_is_refused_and_never_runs(folder: Path, tmp_path: Path
         assert trace.exists()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 127), st.integers(0, 255), st.integers(0, 300))
 def test_a_damaged_header_gives_a_clear_error_or_the_same_array(place: int, byte: int, cut: int) -> None:
     with tempfile.TemporaryDirectory() as parent:

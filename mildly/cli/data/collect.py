@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -101,25 +100,29 @@ def main(args: Sequence[str]) -> int:
     from mildly.training.collecting import describe_set, make_set
 
     torch.set_num_threads(1)
-    with _ending_tidily():
-        agent = None if options.agent is None else _train(options, options.agent)
-        parts = _parts(options, agent)
-        meta = describe_set(options.name or _default_name(options), options.env, agent)
-        total = sum(part.steps for part in parts)
-        with _progress(f"collecting {meta.name}", total) as show:
-            made = make_set(
-                options.out,
-                options.env,
-                parts,
-                meta,
-                seed=options.seed,
-                environments=options.environments,
-                progress=lambda done: show(done, ""),
-            )
+    agent = None if options.agent is None else _train(options, options.agent)
+    parts = _parts(options, agent)
+    meta = describe_set(options.name or _default_name(options), options.env, agent)
+    total = sum(part.steps for part in parts)
+    with _progress(f"collecting {meta.name}", total) as show:
+        made = make_set(
+            options.out,
+            options.env,
+            parts,
+            meta,
+            seed=options.seed,
+            environments=options.environments,
+            progress=lambda done: show(done, ""),
+        )
     returns = made.episode_returns()
     score = made.score(returns)
     scored = "" if score is None else f" (normalised score {score.mean():.1f})"
     out = console()
+    if agent is not None and (options.kind or "").startswith("medium") and agent.medium(options.share) == agent.best():
+        out.print(
+            "warning: the agent's first evaluation at the medium level is also its best, so that medium and expert are "
+            "one policy. Train it longer (--agent-steps), or ask for less (--share)."
+        )
     out.print(f"{options.out}: {len(made):,} transitions, {len(returns):,} episodes")
     out.print(f"mean return {returns.mean():.1f}{scored}")
     out.print(f"next: mildly data info {shlex.quote(str(options.out))}")
@@ -213,17 +216,3 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
                 print(f"{title}  {done}/{total}  {news}".rstrip(), file=sys.stderr, flush=True)
 
         yield show
-
-
-@contextmanager
-def _ending_tidily() -> Iterator[None]:
-    """SIGTERM unwinds the program as Ctrl-C does, so that nothing half-written stays behind."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -85,11 +85,18 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Column], str | None]]:
         raise MildlyError(f"{path}: no such file.")
     try:
         with h5py.File(path, "r") as file:
-            stored = file.attrs.get(META)
+            stored = _description(file)
             columns = {name: found for name in file if (found := _inside(file, name)) is not None}
-            yield columns, stored if isinstance(stored, str) else None
+            yield columns, stored
     except DAMAGE as error:
         raise damaged(path, error) from error
+
+
+def _description(file: h5py.File) -> str | None:
+    """Text of fixed length only: HDF5 never returns from reading one of variable length in some damaged files."""
+    if META not in file.attrs or file.attrs.get_id(META).dtype.kind != "S":
+        return None
+    return str(bytes(file.attrs[META]).decode())
 
 
 def _inside(file: h5py.File, name: str) -> Any:
@@ -125,6 +132,6 @@ def write(dataset: Dataset, path: Path, description: str) -> None:
                 column = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
                 for rows in blocks(len(array)):
                     column[rows] = array[rows]
-            file.attrs[META] = description
+            file.attrs[META] = np.bytes_(description.encode())
     except RuntimeError as error:  # as which h5py tells of a full disk when the file is closed
         raise OSError(str(error)) from error

@@ -1,0 +1,101 @@
+"""`mildly sweep`: many trainings, on all cores or on a Ray cluster."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from mildly.cli.output import console, parse, table
+
+if TYPE_CHECKING:
+    from mildly.experiments.spec import Job
+
+_DESCRIPTION = """Train every combination of algorithms, data sets, fields and seeds that a TOML file lists.
+
+  algorithms = ["bc", "mcq"]
+  datasets = ["pendulum-mixed", "hopper-mixed"]
+  seeds = 3                 # 0, 1, 2; or a list
+  preset = "small"          # also steps, eval_every, episodes, env, log_every, checkpoint_every, device, check
+  steps = 6000
+
+  [fields]                  # any hyperparameters; a list of values is crossed with all else
+  lam = [0.5, 0.7]
+
+  [mcq]                     # for one algorithm alone
+  steps = 8000
+
+Whatever ends a sweep, the same command goes on where it stood.
+"""
+
+
+@dataclass
+class Options:
+    """Options of `mildly sweep`."""
+
+    spec: Annotated[Path, tyro.conf.Positional]
+    """The TOML file."""
+    out: Path
+    """The sweep's folder; each job is a run folder below it."""
+    workers: int | None = None
+    """Jobs at a time; as many as the cores have room for by default."""
+    threads: int = 1
+    """CPU threads of a job."""
+    retries: int = 2
+    """How often a job that failed is tried again, from its last checkpoint."""
+    ray: str | None = None
+    """Address of a Ray cluster that does the work: HOST:PORT, or auto for the one that runs here."""
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Only list the jobs."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Parse, run, print the scores."""
+    options = parse(Options, args, prog="mildly sweep", description=_DESCRIPTION)
+    from mildly.experiments.spec import expand, read_spec
+    from mildly.experiments.sweep import run_sweep
+    from mildly.training.loop import Stopped
+
+    jobs = expand(read_spec(options.spec))
+    out = console()
+    if options.dry_run:
+        for job in jobs:
+            out.print(f"{job.name}  {job.plan.steps} steps")
+        out.print(f"{len(jobs)} jobs")
+        return 0
+    try:
+        failed = run_sweep(
+            jobs,
+            options.out,
+            workers=options.workers,
+            threads=options.threads,
+            retries=options.retries,
+            ray=options.ray,
+        )
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    _print_scores(jobs, options.out)
+    for name, words in failed.items():
+        print(f"failed: {name}; the last lines of {options.out / name}.log:\n{words}\n", file=sys.stderr)
+    out.print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs complete in {options.out}")
+    out.print(f"next: mildly report {shlex.quote(str(options.out))} -o report.html")
+    return 1 if failed else 0
+
+
+def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
+    from mildly.experiments.summary import summarise
+
+    rows = summarise(jobs, folder)
+    datasets = list(dict.fromkeys(name for row in rows.values() for name in row))
+    shown = table("final score", *datasets)
+    for (algorithm, setting), row in rows.items():
+        shown.add_row(f"{algorithm} {setting}".strip(), *(str(row.get(name, "-")) for name in datasets))
+    out = console()
+    out.print(shown)
+    out.print("mean ± standard deviation over seeds\n")

@@ -1,0 +1,249 @@
+"""Arrays, one a field: .npz, folders of .npy, HDF5 that is not D4RL's. Golden, in any blocks, and what is refused."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_log import Row, assert_same, ended_by_ids, logs, steps_of, transitions
+
+from mildly.data.dataset import Dataset
+from mildly.data.formats import arrays
+from mildly.data.registry import load_dataset
+from mildly.errors import MildlyError
+
+LOG = {
+    "observations": np.array([[0, 1.5], [0.5, 1.25], [1, 1], [10, -1.5], [11, -1.25], [12, -1]]),
+    "actions": np.array([[-2], [4], [0], [-2], [3], [1]]),
+    "rewards": np.array([1, 2, 4, 8, 16, 32]),
+    "terminals": np.array([0, 0, 1, 0, 0, 0]),
+    "timeouts": np.array([0, 0, 0, 0, 0, 1]),
+}
+
+Save = Callable[[Path, dict[str, Any]], Path]
+
+
+def save_npz(folder: Path, columns: dict[str, Any]) -> Path:
+    np.savez(folder / "log.npz", **columns)
+    return folder / "log.npz"
+
+
+def save_packed(folder: Path, columns: dict[str, Any]) -> Path:
+    np.savez_compressed(folder / "log.npz", **columns)
+    return folder / "log.npz"
+
+
+def save_npy(folder: Path, columns: dict[str, Any]) -> Path:
+    (folder / "log").mkdir()
+    for name, values in columns.items():
+        np.save(folder / "log" / f"{name}.npy", values)
+    return folder / "log"
+
+
+def save_hdf5(folder: Path, columns: dict[str, Any]) -> Path:
+    with h5py.File(folder / "log.h5", "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+    return folder / "log.h5"
+
+
+EVERY: dict[str, Save] = {"npz": save_npz, "packed": save_packed, "npy": save_npy, "hdf5": save_hdf5}
+every_format = pytest.mark.parametrize("save", EVERY.values(), ids=EVERY)
+
+
+def assert_golden(dataset: Dataset) -> None:
+    assert dataset.meta.name == "log"
+    assert (len(dataset), dataset.observation_size, dataset.action_size) == (5, 2, 1)
+    np.testing.assert_array_equal(dataset.observations, LOG["observations"][:5])
+    np.testing.assert_array_equal(dataset.next_observations[[0, 1, 3, 4]], LOG["observations"][[1, 2, 4, 5]])
+    np.testing.assert_allclose(dataset.actions[:, 0], [-1, 1, -1 / 3, -1, 2 / 3], rtol=1e-6)
+    assert (dataset.meta.action_low, dataset.meta.action_high) == ((-2.0,), (4.0,))
+    assert dataset.terminated.tolist() == [False, False, True, False, False]
+    assert dataset.truncated.tolist() == [False, False, False, False, True]
+    assert dataset.episode_returns().tolist() == [7, 24]
+
+
+def refused(path: Path, *words: str, **options: str) -> None:
+    with pytest.raises(MildlyError) as caught:
+        load_dataset(path, **options)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    for word in words:
+        assert word in message
+
+
+# Golden
+
+
+@every_format
+def test_a_log_of_arrays(tmp_path: Path, save: Save) -> None:
+    dataset = load_dataset(save(tmp_path, LOG))
+    assert_golden(dataset)
+    assert "Stored as float64; kept as float32." in dataset.meta.notes
+    assert any("found in the data: -2 to 4" in note for note in dataset.meta.notes)
+    assert any(note.startswith("1 row(s) at the end") for note in dataset.meta.notes)
+    assert dataset.meta.source.split(" ")[-1].startswith("log")
+
+
+@every_format
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("obs", "acts", "rews", "dones", "timeouts"),
+        ("states", "action", "reward", "terminated", "truncated"),
+        ("observation", "act", "rew", "terminations", "truncations"),
+    ],
+)
+def test_the_usual_names_are_known(tmp_path: Path, save: Save, names: tuple[str, ...]) -> None:
+    assert_golden(load_dataset(save(tmp_path, dict(zip(names, LOG.values(), strict=True)))))
+
+
+@every_format
+def test_other_names_can_be_said(tmp_path: Path, save: Save) -> None:
+    names = ("sensors", "torque", "score", "crashed", "stopped")
+    path = save(tmp_path, dict(zip(names, LOG.values(), strict=True)))
+    refused(path, "lacks observations", "found crashed, score, sensors, stopped, torque", "--obs NAME")
+    said = dict(zip(("obs", "action", "reward", "terminated", "truncated"), names, strict=True))
+    refused(path, "lacks next_observations (an array called later)", "--next-obs NAME", **said, next_obs="later")
+    assert_golden(load_dataset(path, **said))
+
+
+@every_format
+@pytest.mark.parametrize("ids", [[0, 0, 0, 1, 1, 1], [7.0, 7, 7, 3, 3, 3], [True, True, True, False, False, False]])
+def test_episode_numbers_end_episodes(tmp_path: Path, save: Save, ids: list[float]) -> None:
+    columns = {name: values for name, values in LOG.items() if name != "timeouts"}
+    assert_golden(load_dataset(save(tmp_path, {**columns, "episode_ids": np.array(ids)})))
+
+
+def test_episodes_may_have_names(tmp_path: Path) -> None:
+    columns = {name: values for name, values in LOG.items() if name != "timeouts"}
+    assert_golden(load_dataset(save_npz(tmp_path, {**columns, "episode": np.array(["one"] * 3 + ["another"] * 3)})))
+
+
+@every_format
+def test_columns_and_rows_may_be_exchanged_in_memory_or_have_a_dimension_more(tmp_path: Path, save: Save) -> None:
+    columns = {**LOG, "observations": np.asfortranarray(LOG["observations"]), "actions": LOG["actions"][:, 0]}
+    columns |= {"rewards": LOG["rewards"][:, None], "terminals": LOG["terminals"][:, None].astype(np.float64)}
+    assert_golden(load_dataset(save(tmp_path, columns)))
+
+
+@every_format
+@pytest.mark.parametrize("dtype", [np.float16, np.int16, ">f8", np.longdouble])
+def test_numbers_of_any_type(tmp_path: Path, save: Save, dtype: Any) -> None:
+    assert_golden(load_dataset(save(tmp_path, {**LOG, "actions": LOG["actions"].astype(dtype)})))
+
+
+@every_format
+def test_without_an_end_for_good_the_notes_say_so(tmp_path: Path, save: Save) -> None:
+    dataset = load_dataset(save(tmp_path, {name: LOG[name] for name in ("observations", "actions", "rewards")}))
+    assert not dataset.terminated.any()
+    assert any("No array says where an episode ended for good" in note for note in dataset.meta.notes)
+
+
+def test_a_row_that_is_both_terminal_and_a_cut_off_is_terminal_but_not_in_d4rl_s_format(tmp_path: Path) -> None:
+    columns = {**LOG, "timeouts": np.array([0, 0, 1, 0, 0, 0])}
+    assert load_dataset(save_npz(tmp_path, columns)).terminated.tolist() == [False, False, True, False, False]
+    assert load_dataset(save_hdf5(tmp_path, columns)).terminated.tolist() == [False] * 4
+
+
+# Any block size
+
+
+@settings(max_examples=80)
+@given(
+    logs(),
+    st.none() | st.lists(st.integers(1, 5), min_size=14, max_size=14),
+    st.sampled_from([save_npz, save_npy]),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_any_flags_and_episodes_in_any_blocks_follow_the_slow_rules(
+    rows: list[Row], lengths: list[int] | None, save: Save, size: int, drop: bool
+) -> None:
+    columns = {name: values for name, values in steps_of(rows)._asdict().items() if values is not None}
+    rows = [row if not row.terminated else Row(**{**vars(row), "truncated": False}) for row in rows]
+    if lengths is not None:
+        columns["episodes"] = np.repeat(np.arange(len(lengths)), lengths)[: len(rows)]
+        rows = ended_by_ids(rows, columns["episodes"].tolist())
+    expected = transitions(rows, drop_bad_rows=drop)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(arrays, "_BLOCK_BYTES", 8 * size):
+        path = save(Path(folder), columns)
+        if not expected:
+            refused(path, "no row has a next observation", drop_bad_rows=drop)
+            return
+        assert_same(load_dataset(path, scaled=True, drop_bad_rows=drop, verify=False), expected)
+
+
+# Mistakes
+
+
+@every_format
+@pytest.mark.parametrize("field", ["observations", "actions", "rewards"])
+def test_a_missing_array_is_named_with_the_option(tmp_path: Path, save: Save, field: str) -> None:
+    option = {"observations": "--obs", "actions": "--action", "rewards": "--reward"}[field]
+    path = save(tmp_path, {name: values for name, values in LOG.items() if name != field})
+    refused(path, f"lacks {field}", f"{option} NAME")
+
+
+BAD_TYPES: dict[str, Any] = {
+    "text": np.array(["left", "right", "left", "right", "left", "left"]),
+    "complex": LOG["rewards"] * 1j,
+    "bytes": np.array([b"x"] * 6),
+    "structure": np.zeros(6, dtype=[("x", "f4"), ("y", "i2")]),
+}
+
+
+@every_format
+@pytest.mark.parametrize("kind", BAD_TYPES)
+@pytest.mark.parametrize("field", ["rewards", "terminals"])
+def test_arrays_that_hold_no_numbers_are_named(tmp_path: Path, save: Save, kind: str, field: str) -> None:
+    values = BAD_TYPES[kind]
+    if save is save_hdf5 and values.dtype.kind == "U":
+        values = values.tolist()
+    refused(save(tmp_path, {**LOG, field: values}), f"'{field}' holds", "expected numbers")
+
+
+@pytest.mark.parametrize("save", [save_npz, save_npy])
+@pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[s]"])
+def test_dates_are_no_numbers(tmp_path: Path, save: Save, kind: str) -> None:
+    refused(save(tmp_path, {**LOG, "rewards": np.arange(6).astype(kind)}), "'rewards' holds", "expected numbers")
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("observations", np.zeros((6, 2, 2))),
+        ("observations", np.zeros((6, 0))),
+        ("actions", np.zeros((5, 1))),
+        ("rewards", np.zeros((6, 2))),
+        ("rewards", np.float32(1)),
+        ("terminals", np.zeros((1, 6))),
+        ("timeouts", np.zeros(0)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(tmp_path: Path, save: Save, field: str, values: Any) -> None:
+    refused(save(tmp_path, {**LOG, field: values}), f"'{field}' has shape")
+
+
+@every_format
+def test_no_rows_are_no_log(tmp_path: Path, save: Save) -> None:
+    refused(save(tmp_path, {name: values[:0] for name, values in LOG.items()}), "'observations' has no rows")
+
+
+@every_format
+def test_a_flag_that_is_nan_is_named(tmp_path: Path, save: Save) -> None:
+    refused(save(tmp_path, {**LOG, "terminals": np.array([0, 0, np.nan, 0, 0, 0])}), "'terminals' has NaN")
+
+
+def test_a_folder_with_nothing_of_ours_is_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    refused(tmp_path, "not a data set")
