@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from mildly.errors import MildlyError
@@ -17,3 +19,15 @@ def usable_device(name: str) -> str:
         first = str(error).split("\n")[0]
         raise MildlyError(f"device '{name}' cannot be used here: {first}") from error
     return name
+
+
+def peak_megabytes(device: torch.device) -> float:
+    """The most memory used so far: the GPU's by tensors, or else the process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    if sys.platform == "win32":  # has no such count
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, Linux kilobytes

@@ -6,7 +6,7 @@ A run leaves
     metrics.jsonl          a line every few hundred steps: losses and value estimates
     evaluations.jsonl      a line an evaluation: every episode's return
     checkpoint.safetensors the whole state, replaced atomically
-    timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints
+    timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints; peak memory
     policy/                the policy as of the last checkpoint, ready to deploy
     tensorboard/           event files, if asked for
 """
@@ -42,6 +42,7 @@ _LEAST = {
 }
 _LARGEST_SEED = 2**32 - 1
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
+_PEAK = "peak_megabytes"
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
 
 
@@ -163,18 +164,26 @@ class Run:
 
     def timing(self) -> dict[str, float]:
         """Seconds spent so far, by what they were spent on; empty before the first checkpoint."""
+        return {part: spent for part, spent in self._timing().items() if part != _PEAK}
+
+    def peak_megabytes(self) -> float | None:
+        """The most memory that the process, or the GPU, has used; None before the first checkpoint."""
+        return self._timing().get(_PEAK)
+
+    def _timing(self) -> dict[str, float]:
         path = self.path / "timing.json"
         try:
-            return {part: float(seconds) for part, seconds in json.loads(path.read_text()).items()}
+            return {part: float(value) for part, value in json.loads(path.read_text()).items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
-    def write_timing(self, seconds: Mapping[str, float]) -> None:
+    def write_timing(self, seconds: Mapping[str, float], peak_megabytes: float) -> None:
         """Replace `timing.json`."""
+        values = {part: round(spent, 3) for part, spent in seconds.items()} | {_PEAK: round(peak_megabytes)}
         with replacing(self.path / "timing.json") as unfinished:
-            unfinished.write_text(json.dumps({part: round(spent, 3) for part, spent in seconds.items()}) + "\n")
+            unfinished.write_text(json.dumps(values) + "\n")
 
     def secure_lines(self) -> dict[str, int]:
         """Make sure that all lines so far are on disk; the sizes of their files, for `rewind`."""

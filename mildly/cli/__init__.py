@@ -17,6 +17,8 @@ COMMANDS = {
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
     "data": "list, look at, check, convert and collect data sets",
+    "report": "compare runs on one page: scores, curves, intervals, cost",
+    "paper": "the paper's tables and figures: run them, see our numbers beside its own",
     "theory": "check the paper's propositions on random processes, draw the figures",
     "bench": "measure the speed and memory of a gradient step",
 }

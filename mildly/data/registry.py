@@ -89,7 +89,7 @@ def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None
     An official name that is not there is looked for among the files downloaded before, and downloaded if need be.
     """
     name = os.fspath(source)
-    path = _here(name, data_dir)
+    path = local(name, data_dir)
     if path is not None:
         return path
     if name in official_files():
@@ -102,7 +102,7 @@ def name_of(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | N
     name = os.fspath(source)
     if name.startswith(MINARI):
         return name.removeprefix(MINARI)
-    path = _here(name, data_dir)
+    path = local(name, data_dir)
     if path is None:
         if name in official_files():
             return name
@@ -120,12 +120,12 @@ def reference(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] |
     name = os.fspath(source)
     if name.startswith(MINARI) or name in builtin_names():
         return name
-    path = _here(name, data_dir)
+    path = local(name, data_dir)
     return name if path is None else str(path.resolve())
 
 
-def _here(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """What a name or path means without the cache and the network."""
+def local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The built-in set, path or entry of the data folder that a name means; None if it is in none of them."""
     if name in builtin_names():
         return _builtin_folder(name)
     path = Path(name).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 from collections.abc import Sequence
@@ -10,8 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mildly.algorithms import algorithm_named
+from mildly.algorithms.base import make_config
+from mildly.errors import MildlyError
 from mildly.evaluation.results import Result
 from mildly.experiments.exhibits import METHODS, Exhibit, Score, paper_scores
+from mildly.run import Plan
 
 MISSING = "—"
 _STAND_IN = re.compile(r"-(re)?collected$")
@@ -27,6 +32,8 @@ class Cell:
     """Steps that every one of them has made."""
     stand_in: bool
     """Whether the data are re-collected ones in the place of the official file."""
+    changes: tuple[str, ...] = ()
+    """Settings that are not the paper's, such as `num_actions 1`."""
 
     @property
     def mean(self) -> float:
@@ -94,6 +101,11 @@ class ScoreTable:
                 "Re-collected data: made with D4RL's own behaviour policies, because the official file is not "
                 "here. Their scores are an orientation, not the same measurement."
             )
+        changed = dict.fromkeys(
+            f"{method}: {', '.join(c.changes)}" for (_, method), c in self.cells.items() if c.changes
+        )
+        if changed:
+            notes.append(f"Settings that are not the paper's: {'; '.join(changed)}.")
         if self.absent:
             notes.append(f"Not implemented yet: {', '.join(self.absent)}.")
         missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.absent) * len(self.datasets)
@@ -105,6 +117,17 @@ class ScoreTable:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def changes(plan: Plan) -> list[str]:
+    """Where a run's config is not that of the preset `paper` for its data set."""
+    try:
+        kind = algorithm_named(plan.algorithm)
+        paper = dataclasses.asdict(make_config(kind, "paper", plan.data.name, {}))
+    except MildlyError:
+        return []
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in paper.items()}
+    return [f"{name} {plan.config[name]}" for name in listed if plan.config.get(name, listed[name]) != listed[name]]
 
 
 def official_name(name: str, known: Sequence[str]) -> str | None:
@@ -148,6 +171,7 @@ def score_table(
             tuple(result.score for result in seeds.values() if result.score is not None),
             min(result.step for result in seeds.values()),
             any(_STAND_IN.search(result.plan.data.name) for result in seeds.values()),
+            tuple(dict.fromkeys(change for result in seeds.values() for change in changes(result.plan))),
         )
         for key, seeds in groups.items()
     }
@@ -164,9 +188,9 @@ def markdown(table: ScoreTable) -> str:
             ours, theirs = table.cell(dataset, method), paper_scores().get((dataset, method))
             text = str(ours) if ours else MISSING
             text = f"**{text}**" if ours and table.best(dataset) == method else text
-            cells.append(f"{text} ({_printed(theirs)})")
+            cells.append(f"{text} ({printed(theirs)})")
         lines.append(f"| {table.label(dataset)} | {' | '.join(cells)} |")
-    means = [f"{_number(ours)} ({_number(theirs)})" for ours, theirs in table.averages().values()]
+    means = [f"{number(ours)} ({number(theirs)})" for ours, theirs in table.averages().values()]
     lines.append(f"| average | {' | '.join(means)} |")
     notes = "\n".join(f"- {note}" for note in ["In brackets the paper's number.", *table.footnotes()])
     return "\n".join(lines) + f"\n\n{notes}\n"
@@ -183,7 +207,7 @@ def latex(table: ScoreTable) -> str:
             ours, theirs = table.cell(dataset, method), paper_scores().get((dataset, method))
             text = str(ours) if ours else MISSING
             text = rf"\textbf{{{text}}}" if ours and table.best(dataset) == method else text
-            cells.append(f"{text} ({_printed(theirs)})")
+            cells.append(f"{text} ({printed(theirs)})")
         row = " & ".join(cells).replace(" ± ", r"$\pm$").replace(MISSING, "--")
         lines.append(row + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -202,11 +226,13 @@ def comma_separated(table: ScoreTable) -> str:
     return text.getvalue()
 
 
-def _printed(score: Score | None) -> str:
+def printed(score: Score | None) -> str:
+    """The paper's cell as text."""
     if score is None:
         return MISSING
     return f"{score.mean:.1f}" if score.std is None else f"{score.mean:.1f} ± {score.std:.1f}"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A mean as text."""
     return MISSING if value is None else f"{value:.1f}"

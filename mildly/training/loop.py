@@ -23,7 +23,7 @@ from mildly.algorithms.base import Algorithm, Metrics, build_config, make_config
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset, reference
 from mildly.data.replay import Replay
-from mildly.device import usable_device
+from mildly.device import peak_megabytes, usable_device
 from mildly.environments import check_fit, stored_bounds
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import rollout
@@ -334,7 +334,7 @@ class _Training:
             except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
                 raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
         self.saved = self.step
-        self.run.write_timing(self.seconds)
+        self.run.write_timing(self.seconds, peak_megabytes(self.algorithm.device))
 
     def restore(self) -> None:
         """Go to where the last checkpoint stands; a run without one starts over."""

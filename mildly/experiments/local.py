@@ -1,0 +1,56 @@
+"""Jobs as processes of this machine, so many at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from mildly.experiments.board import Board
+from mildly.experiments.process import Task, end, last_words, start
+
+_NAP = 0.05  # seconds between two looks at the processes
+
+
+def run_here(tasks: Sequence[Task], *, workers: int, retries: int, board: Board, stop: Sequence[int]) -> dict[str, str]:
+    """Run all tasks, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
+    waiting = deque(tasks)
+    running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
+    attempts: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    try:
+        while (waiting or running) and not stop:
+            while waiting and len(running) < workers:
+                task = waiting.popleft()
+                attempts[task.name] += 1
+                running[task.name] = task, start(task)
+            time.sleep(_NAP)
+            for task, process in list(running.values()):
+                code = process.poll()
+                if code is None:
+                    continue
+                _forget(process)
+                del running[task.name]
+                if code == 0:
+                    board.counts.done += 1
+                elif attempts[task.name] <= retries:
+                    board.say(f"{task.name}: ended with code {code}, is tried again")
+                    waiting.appendleft(task)
+                else:
+                    failed[task.name] = last_words(task.log)
+                    board.counts.failed += 1
+                    board.say(f"{task.name}: failed {attempts[task.name]} time(s), see {task.log}")
+            board.look(task for task, _ in running.values())
+        for _, process in running.values():
+            process.terminate()  # all at once, so that they write their checkpoints side by side
+    finally:
+        for _, process in running.values():
+            end(process)
+            _forget(process)
+    return failed
+
+
+def _forget(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin:
+        process.stdin.close()

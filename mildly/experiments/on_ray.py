@@ -1,0 +1,146 @@
+"""Jobs as tasks of a Ray cluster. Ray decides where they run, and runs those of a lost node again elsewhere.
+
+A task starts the same process as a sweep of one machine does, so that results are the same to the bit; only the data
+come another way: through Ray's object store, once to each node, into a folder there that all its jobs map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import getpass
+import hashlib
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.data.dataset import FIELDS, Dataset, Meta
+from mildly.errors import MildlyError
+from mildly.experiments.board import Board
+from mildly.experiments.process import Task, end, last_words, start
+
+_NAP = 0.2  # seconds between two looks at the tasks
+
+
+class _Failed(Exception):
+    """A job's process ended badly; Ray tries it again."""
+
+
+@contextmanager
+def connected(address: str, threads: int, log: Path) -> Iterator[Any]:
+    """Ray, connected to a cluster; what it says of nodes and workers goes to a log."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is told to anybody
+    try:
+        ray: Any = import_module("ray")
+    except ImportError as error:
+        raise MildlyError(f"--ray needs the package ray: pip install 'mildly[ray]' ({error}).") from error
+    own = {"include_dashboard": False} if address == "local" else {}
+    before = signal.getsignal(signal.SIGTERM)  # which Ray replaces
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise MildlyError(f"no Ray cluster answers at '{address}' ({error}). Start one with 'ray start'.") from error
+    try:
+        most = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+        if most < threads:
+            raise MildlyError(f"no node of the cluster has {threads} CPUs (the largest {most:.0f}). Lower --threads.")
+        with log.open("a") as file, contextlib.redirect_stdout(file):
+            yield ray
+    finally:
+        ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def run_on_ray(
+    tasks: Sequence[Task], ray: Any, *, threads: int, retries: int, board: Board, stop: Sequence[int]
+) -> dict[str, str]:
+    """Run all tasks on a cluster, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
+    job = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=True)(_run_on_node)
+    parcels = {folder: _parcel(ray, folder) for folder in dict.fromkeys(task.dataset for task in tasks)}
+    before = {task.name: _size(task.log) for task in tasks}
+    open_tasks = {job.remote(dataclasses.asdict(task), parcels[task.dataset]): task for task in tasks}
+    failed: dict[str, str] = {}
+    while open_tasks and not stop:
+        ended, _ = ray.wait(list(open_tasks), timeout=_NAP)
+        for reference in ended:
+            task = open_tasks.pop(reference)
+            try:
+                ray.get(reference)
+                board.counts.done += 1
+            except ray.exceptions.RayError as error:
+                failed[task.name] = last_words(task.log) or str(error)
+                board.counts.failed += 1
+                board.say(f"{task.name}: failed, see {task.log}")
+        # Who has written to its log has been given a node.
+        board.look(task for task in open_tasks.values() if _size(task.log) > before[task.name])
+    for reference in open_tasks:
+        ray.cancel(reference)
+    if open_tasks:  # they are writing their checkpoints
+        ray.wait(list(open_tasks), num_returns=len(open_tasks))
+    return failed
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """A data set on its way to the nodes."""
+
+    key: str
+    """Tells the set from all others, by content and description, without fetching it."""
+    content: list[Any]
+    """A reference to the arrays; in a list it stays one, so that a node which has them need not fetch them."""
+
+
+def _parcel(ray: Any, folder: str) -> _Parcel:
+    data = Dataset.load(folder)
+    described = dataclasses.asdict(data.meta)
+    arrays = {name: np.asarray(getattr(data, name)) for name in FIELDS}
+    key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+    return _Parcel(key, [ray.put({"meta": described, **arrays})])
+
+
+def _run_on_node(described: dict[str, Any], parcel: _Parcel) -> None:
+    """The task: runs in a process of Ray's, on whatever node it was given."""
+    task = Task(**described)
+    process = start(dataclasses.replace(task, dataset=str(_unpacked(parcel))))
+    try:
+        while process.poll() is None:
+            time.sleep(_NAP)  # Ray interrupts a task that is cancelled, but cannot wake it from process.wait()
+    except BaseException:
+        end(process)
+        raise
+    if process.returncode != 0:
+        raise _Failed(f"{task.name}: ended with code {process.returncode}")
+
+
+def _unpacked(parcel: _Parcel) -> Path:
+    """The data as a folder of this node; whoever comes first writes it, and the others wait."""
+    import fcntl
+
+    import ray
+
+    cache = Path(tempfile.gettempdir()) / f"mildly-{getpass.getuser()}"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    folder = cache / parcel.key
+    with (cache / f"{parcel.key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            (content,) = ray.get(parcel.content)
+            Dataset(**{**content, "meta": Meta.from_json(content["meta"])}).save(folder)
+    return folder

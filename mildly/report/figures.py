@@ -1,0 +1,118 @@
+"""The paper's figures, drawn from whatever runs exist so far (matplotlib, extra `plot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.data.dataset import Array
+from mildly.errors import MildlyError
+from mildly.evaluation.results import Result
+from mildly.experiments.exhibits import Exhibit
+from mildly.files import replacing
+from mildly.report.exhibit import official_name
+from mildly.run import Run
+
+Curve = tuple[Array, Array, Array]
+"""Steps, mean over seeds, standard deviation over seeds."""
+
+_VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_target": "target"}
+
+
+def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+    """Scores and values of the data's actions against lambda (above) and N (below), for each data set."""
+    rows: list[tuple[str, Callable[[Result], bool]]] = [
+        ("lam", lambda result: result.plan.config["num_actions"] == 10),
+        ("num_actions", lambda result: result.plan.config["lam"] == 0.95),
+    ]
+    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    if not datasets:
+        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+    figure, axes = _axes(len(rows), 2 * len(datasets))
+    for row, (parameter, belongs) in enumerate(rows):
+        for i, name in enumerate(datasets):
+            groups: dict[Any, list[Result]] = {}
+            for result in _on(name, exhibit, results):
+                if belongs(result):
+                    groups.setdefault(result.plan.config[parameter], []).append(result)
+            score, value = axes[row][2 * i], axes[row][2 * i + 1]
+            for setting in sorted(groups):
+                label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
+                _draw(score, _curve(groups[setting], _scores), label)
+                _draw(value, _curve(groups[setting], _metric("q_data")), label)
+            score.set_title(f"score, {name}", fontsize=9, loc="left")
+            value.set_title(f"Q of the data's actions, {name}", fontsize=9, loc="left")
+            if groups:
+                score.legend(fontsize=7, frameon=False)
+    return _save(figure, path)
+
+
+def value_estimates(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+    """Value estimates against time, a panel for each data set."""
+    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    if not datasets:
+        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+    figure, axes = _axes(1, len(datasets))
+    for axis, name in zip(axes[0], datasets, strict=True):
+        for metric, words in _VALUES.items():
+            _draw(axis, _curve(_on(name, exhibit, results), _metric(metric)), f"Q {words}")
+        axis.set_title(name, fontsize=9, loc="left")
+    axes[0][0].legend(fontsize=7, frameon=False)
+    return _save(figure, path)
+
+
+def _on(name: str, exhibit: Exhibit, results: Sequence[Result]) -> list[Result]:
+    """MCQ's runs on a data set, or on what stands in for it."""
+    known = exhibit.datasets
+    return [r for r in results if r.plan.algorithm == "mcq" and official_name(r.plan.data.name, known) == name]
+
+
+def _scores(result: Result) -> dict[int, float]:
+    return {line["step"]: line["score"] for line in result.evaluations if line["score"] is not None}
+
+
+def _metric(name: str) -> Callable[[Result], dict[int, float]]:
+    return lambda result: {line["step"]: line[name] for line in Run(result.path).metrics() if name in line}
+
+
+def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float]]) -> Curve | None:
+    """Mean and deviation over runs, at the steps that all of them have."""
+    lines = [found for result in results if (found := values(result))]
+    steps = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
+    if not steps:
+        return None
+    matrix = np.array([[line[step] for step in steps] for line in lines])
+    return np.array(steps), matrix.mean(axis=0), matrix.std(axis=0)
+
+
+def _axes(rows: int, columns: int) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MildlyError("figures need matplotlib: pip install 'mildly[plot]'.") from error
+    figure = Figure(figsize=(3.6 * columns, 2.7 * rows), layout="constrained", dpi=150)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+        axis.set_xlabel("gradient steps", fontsize=8)
+        axis.tick_params(labelsize=7)
+    return figure, axes
+
+
+def _draw(axis: Any, curve: Curve | None, label: str) -> None:
+    if curve is None:
+        return
+    steps, mean, std = curve
+    (line,) = axis.plot(steps, mean, linewidth=1.3, label=label)
+    axis.fill_between(steps, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format=path.suffix.removeprefix(".") or "png")
+    return path
