@@ -1,0 +1,187 @@
+"""The charts of a report as plain data, which the page's script and matplotlib both draw from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mildly.data.dataset import Array
+from mildly.report.comparison import Comparison
+from mildly.report.curves import MOST_POINTS, Curve, mean_curve, thin
+from mildly.report.grouping import Group
+from mildly.report.reading import VALUES
+from mildly.report.summary import Report
+
+Spec = dict[str, Any]
+
+LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b3559a", "#c98a00", "#3d9ddb", "#5a5a5a", "#7a5c12")
+DARK = ("#5ab4f0", "#ff9254", "#35cfa4", "#e79bd0", "#f2bd42", "#a5d8ff", "#c9c9c9", "#d0a850")
+"""Colours that people with any kind of colour vision can tell apart, on white and on black."""
+VALUE_LIGHT = ("#332288", "#aa3377", "#117733", "#8a8420")
+VALUE_DARK = ("#a79cf5", "#f08cc4", "#62cc83", "#d3cd6a")
+DASHES = ("", "7 4", "2 3", "9 3 2 3")
+"""Colours that come again have another dash."""
+_VALUE_NAMES = {
+    "q_data": "data's actions (q_data)",
+    "q_ood": "policy's actions (q_ood)",
+    "pseudo_target": "pseudo target",
+    "q_target": "TD target (q_target)",
+}
+_RUN_POINTS = 120
+_VALUE_POINTS, _LEAST_VALUE_POINTS = 160, 60
+_ALL_VALUE_POINTS = 16_000  # of the charts of all groups together; with hundreds of groups each chart gets fewer
+
+
+def chart_specs(report: Report, comparison: Comparison | str) -> dict[str, Spec]:
+    """Every chart by the name under which the page asks for it."""
+    specs = {f"learning-{i}": learning(report, dataset) for i, dataset in enumerate(report.datasets)}
+    specs |= {f"values-{i}": values(report, group) for i, group in enumerate(report.groups)}
+    if isinstance(comparison, Comparison):
+        specs["aggregates"] = _aggregates(report, comparison)
+        specs["profiles"] = _profiles(report, comparison)
+        if comparison.improvements:
+            specs["improvements"] = _improvements(report, comparison)
+    return {name: spec for name, spec in specs.items() if spec.get("series") or spec.get("panels")}
+
+
+def style(report: Report, label: str) -> Spec:
+    """The colour and dash of a label, the same in every chart."""
+    place = report.labels.index(label)
+    return {"colour": f"s{place % len(LIGHT)}", "dash": DASHES[place // len(LIGHT) % len(DASHES)]}
+
+
+def learning(report: Report, dataset: str) -> Spec:
+    """Scores against steps, a line for each group."""
+    groups = report.on(dataset)
+    return {
+        "kind": "line",
+        "title": dataset,
+        "file": f"learning-{slug(dataset)}",
+        "xLabel": "gradient steps",
+        "xName": "step",
+        "yLabel": "normalised score" if groups[0].normalised else "return",
+        "choice": True,
+        "series": [_learning_series(report, group) for group in groups if any(len(x) for x, _ in group.evaluated())],
+    }
+
+
+def _learning_series(report: Report, group: Group) -> Spec:
+    runs = group.evaluated()
+    curve = mean_curve(runs)
+    assert curve is not None
+    series = _series(curve, MOST_POINTS) | {"label": group.label, **style(report, group.label)}
+    if len(runs) > 1:
+        chosen = [(steps, scores, thin(steps, scores, _RUN_POINTS)) for steps, scores in runs]
+        series["runs"] = [{"x": _whole(steps[at]), "y": _rounded(scores[at])} for steps, scores, at in chosen]
+    return series
+
+
+def values(report: Report, group: Group) -> Spec:
+    """Value estimates against steps: what the critics say of the data's actions, of the policy's, and their targets."""
+    points = max(_LEAST_VALUE_POINTS, min(_VALUE_POINTS, _ALL_VALUE_POINTS // len(report.groups)))
+    series = []
+    for place, name in enumerate(VALUES):
+        curve = mean_curve([_column(record.metrics, name) for record in group.records])
+        if curve is not None:
+            look = {"colour": f"v{place}", "dash": DASHES[place]}
+            series.append(_series(curve, points, ends=False) | {"label": _VALUE_NAMES[name], **look})
+    return {
+        "kind": "line",
+        "title": f"{group.label}, {group.dataset}" if len(report.datasets) > 1 else group.label,
+        "colour": style(report, group.label)["colour"],
+        "file": f"values-{slug(group.dataset)}-{slug(group.label)}",
+        "xLabel": "gradient steps",
+        "xName": "step",
+        "yLabel": "value",
+        "band": "std",
+        "relative": "value less that of the data's actions" if any(s["colour"] == "v0" for s in series) else "",
+        "series": series,
+    }
+
+
+def _column(lines: Iterable[Mapping[str, Any]], name: str) -> tuple[Array, Array]:
+    found = [(line["step"], line[name]) for line in lines if name in line]
+    return np.array([step for step, _ in found]), np.array([value for _, value in found], dtype=np.float64)
+
+
+def _series(curve: Curve, most: int, *, ends: bool = True) -> Spec:
+    """A curve in few points and few digits; what says nothing (the spread of a single run) is left out."""
+    curve = curve.at(thin(curve.steps, curve.mean, most))
+    series: Spec = {"x": _whole(curve.steps), "y": _rounded(curve.mean)}
+    if curve.runs.max() > 1:
+        series["std"] = _rounded(curve.std)
+        if ends:
+            series |= {"low": _rounded(curve.low), "high": _rounded(curve.high)}
+    if curve.runs.min() != curve.runs.max():
+        series["n"] = _whole(curve.runs)
+    return series
+
+
+def _aggregates(report: Report, comparison: Comparison) -> Spec:
+    panels = [
+        {
+            "title": name,
+            "rows": [_row(label, style(report, label)["colour"], found[label]) for label in comparison.labels],
+        }
+        for name, found in comparison.aggregates.items()
+    ]
+    return {"kind": "interval", "title": "Aggregate scores", "file": "aggregates", "panels": panels}
+
+
+def _improvements(report: Report, comparison: Comparison) -> Spec:
+    rows = [
+        _row(f"{better} > {worse}", style(report, better)["colour"], found)
+        for (better, worse), found in comparison.improvements.items()
+    ]
+    panel = {"title": "probability", "rows": rows, "range": [0, 1], "reference": 0.5}
+    return {"kind": "interval", "title": "Probability of improvement", "file": "improvement", "panels": [panel]}
+
+
+def _row(label: str, colour: str, found: Any) -> Spec:
+    point, low, high = _rounded([found.value, found.low, found.high])
+    return {"label": label, "colour": colour, "point": point, "low": low, "high": high}
+
+
+def _profiles(report: Report, comparison: Comparison) -> Spec:
+    series = [
+        {
+            "label": label,
+            **style(report, label),
+            "x": _rounded(curve.at),
+            "y": _rounded(curve.value),
+            "low": _rounded(curve.low),
+            "high": _rounded(curve.high),
+        }
+        for label, curve in comparison.profiles.items()
+    ]
+    across = next(iter(comparison.profiles.values())).at
+    return {
+        "kind": "line",
+        "title": "Performance profiles",
+        "file": "profiles",
+        "xLabel": "normalised score",
+        "xName": "score above",
+        "yLabel": "fraction of runs with a higher score",
+        "band": "range",
+        "range": [0, 1],
+        "across": _rounded([across[0], across[-1]]),
+        "series": series,
+    }
+
+
+def slug(text: str) -> str:
+    """A name for a file."""
+    return re.sub(r"[^\w.=+-]+", "-", text).strip("-") or "chart"
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    """Five digits are more than a screen shows."""
+    short = (float(f"{value:.5g}") for value in values)
+    return [int(value) if value.is_integer() else value for value in short]
+
+
+def _whole(values: Iterable[float]) -> list[int]:
+    return [int(value) for value in values]

@@ -1,0 +1,152 @@
+"""Facts about groups of runs for the tables of a report: time, settings, data sets, versions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.data.dataset import Meta
+from mildly.data.registry import list_datasets
+from mildly.errors import MildlyError
+from mildly.report.grouping import Group, differing, settings, shown
+from mildly.report.reading import Record
+from mildly.report.summary import Report
+
+_TRAINING = ("update", "data", "bookkeeping")
+PARTS = (*_TRAINING, "evaluation", "checkpoint")
+"""What `timing.json` tells apart, the largest first."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time of a group's runs, a run on average."""
+
+    group: Group
+    seconds: dict[str, float]
+    """By part."""
+    steps_per_second: float | None
+    """While training, without evaluations and checkpoints."""
+    megabytes: float | None
+    """The most memory that any of the runs has used."""
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return sum(self.seconds.values())
+
+
+def costs(report: Report) -> list[Cost]:
+    """The time of each group that has been timed."""
+    found = []
+    for group in report.groups:
+        timed = [record for record in group.records if sum(record.seconds.values()) > 0]
+        if not timed:
+            continue
+        parts = [*PARTS, *sorted({part for record in timed for part in record.seconds} - set(PARTS))]
+        seconds = {part: float(np.mean([record.seconds.get(part, 0.0) for record in timed])) for part in parts}
+        speeds = [record.step / spent for record in timed if (spent := _training_seconds(record)) > 0]
+        peaks = (record.megabytes for record in timed if record.megabytes is not None)
+        found.append(Cost(group, seconds, float(np.mean(speeds)) if speeds else None, max(peaks, default=None)))
+    return found
+
+
+def _training_seconds(record: Record) -> float:
+    return sum(record.seconds.get(part, 0.0) for part in _TRAINING)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The settings of an algorithm's groups: those that differ, and those that all share."""
+
+    algorithm: str
+    fields: list[str]
+    rows: list[tuple[Group, list[str]]]
+    """For each group the values of those fields; several where its own runs differ."""
+    shared: dict[str, str]
+
+
+def differences(report: Report) -> list[Differences]:
+    """What was set differently, algorithm by algorithm."""
+    found = []
+    for algorithm in dict.fromkeys(group.algorithm for group in report.groups):
+        groups = [group for group in report.groups if group.algorithm == algorithm]
+        every = [settings(record) for group in groups for record in group.records]
+        fields = differing(every)
+        rows = [(group, [_values(group, field) for field in fields]) for group in groups]
+        shared = {name: shown(value) for name, value in every[0].items() if name not in fields}
+        found.append(Differences(algorithm, fields, rows, shared))
+    return found
+
+
+def _values(group: Group, field: str) -> str:
+    values = (settings(record) for record in group.records)
+    return ", ".join(dict.fromkeys(shown(own[field]) for own in values if field in own))
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """A data set that runs were trained on."""
+
+    name: str
+    meta: Meta
+    environments: list[str]
+    """In which its policies were evaluated."""
+    transitions: int | None
+    """None where the data are not found from here."""
+
+
+def dataset_facts(report: Report) -> list[DatasetFacts]:
+    """Every data set of the report."""
+    found = []
+    for name in report.datasets:
+        records = [record for group in report.on(name) for record in group.records]
+        environments = sorted({record.plan.env for record in records if record.plan.env})
+        places = dict.fromkeys(record.plan.dataset for record in records if record.plan.dataset)
+        counts = (_transitions(place) for place in places)
+        transitions = next((count for count in counts if count is not None), None)
+        found.append(DatasetFacts(name, records[0].data, environments, transitions))
+    return found
+
+
+def _transitions(place: str) -> int | None:
+    """The number of transitions, where it is written down; nothing is downloaded or read through for it."""
+    try:
+        described = json.loads((Path(place).expanduser() / "dataset.json").read_text())
+        return int(described["transitions"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        return next((entry.transitions for entry in list_datasets() if entry.name == place), None)
+    except MildlyError:  # a wrong data folder, which is of no concern here
+        return None
+
+
+def versions(records: Iterable[Record]) -> dict[str, Counter[str]]:
+    """By package, how many runs were begun with which version."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for package, version in record.versions.items():
+            found[package][version] += 1
+    return dict(found)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `4 min 12 s`, `3 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def reference(meta: Meta) -> str:
+    """The returns that score 0 and 100."""
+    ends: tuple[Any, Any] = (meta.reference_min, meta.reference_max)
+    return "none" if None in ends else f"{ends[0]:g}, {ends[1]:g}"

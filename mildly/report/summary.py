@@ -1,0 +1,184 @@
+"""What the runs brought, as rows of a table and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mildly.evaluation.results import FINAL
+from mildly.report.grouping import Group, group_runs
+from mildly.report.reading import Record, Unreadable
+
+HOW = (
+    f"A score is the mean of a run's last {FINAL} evaluations (of all, where there are fewer); "
+    "± is the standard deviation over seeds (n - 1)."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a page, a table or a figure is made of."""
+
+    records: list[Record]
+    unreadable: list[Unreadable]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Runs by what they share."""
+        return group_runs(self.records)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of groups, once each; a name's place decides its colour everywhere."""
+        order = sorted(self.groups, key=lambda group: group.algorithm)
+        return list(dict.fromkeys(group.label for group in order))
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """The names of data sets."""
+        return list(dict.fromkeys(group.dataset for group in self.groups))
+
+    @cached_property
+    def best(self) -> dict[str, Group]:
+        """The group with the highest mean score on each data set that has more than one to compare."""
+        found = {}
+        for dataset in self.datasets:
+            scored = [group for group in self.on(dataset) if group.mean is not None]
+            if len(scored) > 1:
+                found[dataset] = max(scored, key=mean_of)
+        return found
+
+    def on(self, dataset: str) -> list[Group]:
+        """The groups on a data set."""
+        return self._by_dataset[dataset]
+
+    @cached_property
+    def _by_dataset(self) -> dict[str, list[Group]]:
+        found: dict[str, list[Group]] = {}
+        for group in self.groups:
+            found.setdefault(group.dataset, []).append(group)
+        return found
+
+    def is_best(self, group: Group) -> bool:
+        """Whether it is first on its data set."""
+        return self.best.get(group.dataset) is group
+
+
+def mean_of(group: Group) -> float:
+    """The mean score, for an order; unknown ones come last."""
+    return float("-inf") if group.mean is None else group.mean
+
+
+def score_text(group: Group) -> str:
+    """`53.2 ± 1.4`, with the digits that the spread leaves meaningful."""
+    if group.mean is None:
+        return "-"
+    digits = 0 if max(abs(group.mean), group.std or 0) >= 1_000 else 1
+    spread = f" ± {group.std:.{digits}f}" if group.std is not None else ""
+    return f"{group.mean:.{digits}f}{spread}"
+
+
+def steps_text(group: Group) -> str:
+    """`6,000 of 6,000`, or from the slowest run's steps to the quickest's."""
+    steps = sorted(record.step for record in group.records)
+    made = f"{steps[0]:,}" + (f" to {steps[-1]:,}" if steps[0] != steps[-1] else "")
+    return f"{made} of {group.records[0].plan.steps:,}"
+
+
+def title(report: Report) -> str:
+    """What the page is about, in a line."""
+    algorithms = dict.fromkeys(group.algorithm for group in report.groups)
+    sets = report.datasets
+    return f"{_listed(algorithms)} on {sets[0] if len(sets) == 1 else f'{len(sets)} data sets'}"
+
+
+def sentences(report: Report) -> list[str]:
+    """The summary in words."""
+    return [*_extent(report), *_winners(report), *_cautions(report)]
+
+
+def _extent(report: Report) -> list[str]:
+    runs, sets = len(report.records), report.datasets
+    algorithms = list(dict.fromkeys(group.algorithm for group in report.groups))
+    seeds = sorted({group.seeds for group in report.groups})
+    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    where = f"the data set {sets[0]}" if len(sets) == 1 else f"{len(sets)} data sets"
+    configurations = ""
+    if len(report.labels) > len(algorithms):
+        configurations = f" in {_counted(len(report.labels), 'configuration')}"
+    return [
+        f"{_counted(runs, 'run')} of {_listed(algorithms)}{configurations} on {where}, {many} "
+        f"{'seed' if seeds[-1] == 1 else 'seeds'} each."
+    ]
+
+
+def _winners(report: Report) -> list[str]:
+    said = []
+    if len(report.datasets) <= 3:
+        said = [_winner(report, dataset) for dataset in report.best]
+    elif report.best:
+        wins: dict[str, int] = {}
+        for group in report.best.values():
+            wins[group.label] = wins.get(group.label, 0) + 1
+        order = sorted(wins.items(), key=lambda item: -item[1])[:4]
+        told = _listed(f"{label} on {count}" for label, count in order)
+        said = [f"Of the {len(report.best)} data sets with something to compare, the highest mean is that of {told}."]
+    if not report.best:
+        said = [
+            f"{group.label} reaches {score_text(group)} on {group.dataset}."
+            for group in report.groups[:3]
+            if group.mean is not None
+        ]
+    return said
+
+
+def _winner(report: Report, dataset: str) -> str:
+    first = report.best[dataset]
+    second = max((group for group in report.on(dataset) if group is not first), key=mean_of)
+    told = f"On {dataset}, {first.label} is highest with {score_text(first)}"
+    told += f", against {score_text(second)} of {second.label}"
+    spread = max(first.std or 0.0, second.std or 0.0)
+    if spread and mean_of(first) - mean_of(second) < spread:
+        return f"{told}: less than one standard deviation apart, so more seeds may turn the order."
+    if first.std is None or second.std is None:
+        return f"{told}; with a single seed, that may be luck."
+    return f"{told}."
+
+
+def _cautions(report: Report) -> list[str]:
+    unfinished = sum(not record.complete for record in report.records)
+    unscored = sum(not record.result.evaluations for record in report.records)
+    repeated = sum(len(group.records) - group.seeds for group in report.groups)
+    damaged = sum(bool(record.problems) for record in report.records)
+    said = []
+    if unfinished:
+        said.append(f"{_counted(unfinished, 'run')} {_are(unfinished)} unfinished, and counted as far as made.")
+    else:
+        said.append("All runs are complete.")
+    if unscored:
+        said.append(f"{_counted(unscored, 'run')} {_are(unscored)} without an evaluation, and so without a score.")
+    if repeated:
+        said.append(f"{_counted(repeated, 'run')} repeat{'s' * (repeated == 1)} a seed of the same group.")
+    if damaged:
+        said.append(f"{_counted(damaged, 'run')} {_are(damaged)} damaged in part.")
+    if report.unreadable:
+        count = len(report.unreadable)
+        said.append(f"{_counted(count, 'folder')} could not be read and {_are(count)} listed below.")
+    return said
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _listed(words: Iterable[str]) -> str:
+    """`a, b and c`; of many, the first few and their number."""
+    names: Sequence[str] = list(words)
+    if len(names) > 5:
+        return f"{', '.join(names[:4])} and {len(names) - 4} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
