@@ -12,6 +12,7 @@ from mildly.errors import MildlyError
 
 _REACHES = 0.9  # actions that fill [-1, 1] to this, where the environment's bounds are wider, look scaled already
 _WIDER = 1.05
+_MOST_BOUNDS = 4  # pairs told in a sentence
 
 
 def scale_actions(
@@ -65,8 +66,14 @@ def _bounds(
     size = actions.shape[1]
     stated = _stated_bounds(meta, options, size, where, ask_environment=not scaled)
     if stated is None:
-        low, high = (np.full(size, -1.0), np.full(size, 1.0)) if scaled else _found_bounds(actions)
-        if scaled or ((low == -1).all() and (high == 1).all()):
+        if scaled:
+            return np.full(size, -1.0), np.full(size, 1.0), True
+        low, high, kept = _found_bounds(actions)
+        if kept:
+            notes.append(
+                "Actions lie within [-1, 1] and were kept. If their bounds are others, give them with --action-low and "
+                "--action-high."
+            )
             return low, high, True
         notes.append(
             f"Actions were mapped to [-1, 1] from the bounds found in the data: {_words(low, high)}. "
@@ -74,6 +81,8 @@ def _bounds(
         )
         return low, high, False
     low, high, origin = stated
+    if scaled and options.action_low is not None:
+        notes.append(f"The actions are in [-1, 1] already; -1 and +1 now mean {_words(low, high)}.")
     if scaled or ((low == -1).all() and (high == 1).all()):
         return low, high, True
     if origin == "the environment" and _looks_scaled(actions, low, high):
@@ -129,17 +138,23 @@ def _one_each(values: tuple[float, ...], size: int) -> Array:
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)).copy()
 
 
-def _found_bounds(actions: Array) -> tuple[Array, Array]:
-    """Smallest and largest value of each column; a column that uses both signs within [-1, 1] keeps that range."""
+def _found_bounds(actions: Array) -> tuple[Array, Array, bool]:
+    """(low, high, whether to keep the actions), for all columns alike.
+
+    Actions that lie within [-1, 1] and use both signs look scaled already: a column's own smallest and largest value
+    would then be an accident. Others are mapped, each column from these two.
+    """
     low, high = np.full(actions.shape[1], np.inf), np.full(actions.shape[1], -np.inf)
     for rows in blocks(len(actions)):
         block = np.where(np.isfinite(actions[rows]), actions[rows], np.nan)
         low, high = np.fmin(low, np.fmin.reduce(block)), np.fmax(high, np.fmax.reduce(block))
-    fits = (low >= -1 - ACTION_TOLERANCE) & (high <= 1 + ACTION_TOLERANCE) & (low < 0) & (high > 0)
-    fits |= ~np.isfinite(low)
+    empty = ~np.isfinite(low)  # a column without a number
+    low, high = np.where(empty, -1.0, low), np.where(empty, 1.0, high)
+    within = low.min() >= -1 - ACTION_TOLERANCE and high.max() <= 1 + ACTION_TOLERANCE
+    if within and low.min() < 0 and high.max() > 0:
+        return np.full_like(low, -1.0), np.full_like(high, 1.0), True
     constant = low == high
-    low, high = np.where(constant, low - 1, low), np.where(constant, high + 1, high)
-    return np.where(fits, -1.0, low), np.where(fits, 1.0, high)
+    return np.where(constant, low - 1, low), np.where(constant, high + 1, high), False
 
 
 def _looks_scaled(actions: Array, low: Array, high: Array) -> bool:
@@ -151,4 +166,6 @@ def _looks_scaled(actions: Array, low: Array, high: Array) -> bool:
 
 def _words(low: Array, high: Array) -> str:
     pairs = dict.fromkeys(zip(low.tolist(), high.tolist(), strict=True))
+    if len(pairs) > _MOST_BOUNDS:
+        return f"{len(low)} columns, from {low.min():g} to {high.max():g}"
     return ", ".join(f"{a:g} to {b:g}" for a, b in pairs)

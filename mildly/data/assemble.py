@@ -98,7 +98,7 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     meta = _described(log, options)
     steps = log.steps
     if options.time_limit is not None:
-        steps = limited(steps, options.time_limit, ends_value=False)
+        steps = _without_time_limit(steps, options.time_limit, log.notes)
     transitions = _with_next(steps, log.notes)
     if options.drop_bad_rows:
         transitions = _without_bad_rows(transitions, log.notes)
@@ -126,25 +126,41 @@ def _described(log: Log, options: ImportOptions) -> Meta:
     return dataclasses.replace(log.meta, **{key: value for key, value in said.items() if value is not None})  # type: ignore[arg-type]
 
 
-def limited(steps: Iterator[Steps], limit: int, *, ends_value: bool = True) -> Iterator[Steps]:
-    """Mark the rows at which an episode reaches `limit` steps as truncated.
+def limited(steps: Iterator[Steps], horizon: int) -> Iterator[Steps]:
+    """Cut episodes at every `horizon` steps, where a log marks no time-outs. Terminal rows stay terminal."""
+    for block, count in _counted(steps):
+        yield block._replace(truncated=block.truncated | (count % horizon == 0))
 
-    Args:
-        steps: rows; any flag ends an episode.
-        limit: steps of an episode.
-        ends_value: whether a row that is also terminal stays so; otherwise the time limit was all that ended it.
-    """
-    before = 0  # steps of the running episode in earlier blocks
+
+def _without_time_limit(steps: Iterator[Steps], limit: int, notes: list[str]) -> Iterator[Steps]:
+    """Episodes that end after exactly `limit` steps were only cut off; others are left alone."""
+    changed = 0
+    for block, count in _counted(steps):
+        final = _is_final(block) if block.next_observations is None else False
+        cut = (count - final == limit) & (block.terminated | block.truncated)
+        changed += int((cut & block.terminated).sum())
+        yield block._replace(terminated=block.terminated & ~cut, truncated=block.truncated | cut)
+    if changed:
+        notes.append(f"{changed:,} episode(s) that ended for good after exactly {limit} steps are taken for cut off.")
+
+
+def _counted(steps: Iterator[Steps]) -> Iterator[tuple[Steps, Array]]:
+    """Blocks, and for each row how many rows of its episode there are up to it. Any flag ends an episode."""
+    before = 0  # rows of the running episode in earlier blocks
     for block in steps:
         rows = np.arange(len(block.rewards))
         ends = block.terminated | block.truncated
         start = np.maximum.accumulate(np.concatenate([[-before], np.where(ends, rows + 1, -before)[:-1]]))
-        position = rows - start + 1
-        reached = position % limit == 0
+        count = rows - start[: len(rows)] + 1
         if len(rows):
-            before = 0 if ends[-1] else int(position[-1])
-        terminated = block.terminated if ends_value else block.terminated & ~reached
-        yield block._replace(terminated=terminated, truncated=block.truncated | reached)
+            before = 0 if ends[-1] else int(count[-1])
+        yield block, count
+
+
+def _is_final(steps: Steps) -> Array:
+    """Whether a row is but the final observation of its episode, a row of its own in some logs: it has no action."""
+    has_action: Array = np.asarray(np.isfinite(steps.actions.astype(np.float64)).any(axis=1))
+    return ~has_action & (steps.terminated | steps.truncated)
 
 
 def _with_next(steps: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
@@ -176,11 +192,9 @@ def _with_next(steps: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
 def _shifted(steps: Steps, *, end: bool = False) -> tuple[Steps, int]:
     """All rows whose fate is known, with the following row's observation as the next one; and how many have none.
 
-    A row without an action is the final observation of its episode, a row of its own in some logs. A terminal row keeps
-    its place whatever follows, since its next observation is never used.
+    A terminal row keeps its place whatever follows, since its next observation is never used.
     """
-    empty = ~np.isfinite(steps.actions.astype(np.float64)).any(axis=1)
-    final = empty & (steps.terminated | steps.truncated)
+    final = _is_final(steps)
     gone = steps.truncated | final
     known = slice(0, len(gone) - (1 if end else _SHIFT_HOLDS))
     following = slice(known.start + 1, known.stop + 1)
@@ -200,7 +214,10 @@ def _shifted(steps: Steps, *, end: bool = False) -> tuple[Steps, int]:
 
 
 def _without_bad_rows(transitions: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
-    """Leave out rows with NaN or infinite values; the row before one is the last of its episode."""
+    """Leave out rows with NaN or infinite values; the row before one is the last of its episode.
+
+    The next observation of a terminal row is never used, so where it is bad the row's own stands in for it.
+    """
     held: Steps | None = None
     dropped = 0
     for block in transitions:
@@ -218,12 +235,16 @@ def _without_bad_rows(transitions: Iterator[Steps], notes: list[str]) -> Iterato
 
 
 def _good_rows(steps: Steps, known: int) -> tuple[Steps, int]:
-    columns = (steps.observations, steps.actions, steps.rewards[:, None], steps.next_observations)
-    bad = np.zeros(len(steps.rewards), dtype=bool)
-    for column in columns:
-        assert column is not None
-        bad |= ~np.isfinite(column.astype(np.float32)).all(axis=1)
+    assert steps.next_observations is not None
+    unused = steps.terminated & ~_finite(steps.next_observations)
+    following = np.where(unused[:, None], steps.observations, steps.next_observations)
+    bad = ~(_finite(steps.observations) & _finite(steps.actions) & _finite(steps.rewards[:, None]) & _finite(following))
     truncated = steps.truncated.copy()
     truncated[:-1] |= bad[1:] & ~steps.terminated[:-1]
-    good = steps._replace(truncated=truncated).part(slice(0, known))
+    good = steps._replace(truncated=truncated, next_observations=following).part(slice(0, known))
     return good.part(~bad[:known]), int(bad[:known].sum())
+
+
+def _finite(column: Array) -> Array:
+    """Which rows have finite numbers only, once they are float32."""
+    return np.asarray(np.isfinite(column.astype(np.float32)).all(axis=1))

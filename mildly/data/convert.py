@@ -6,11 +6,14 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from mildly.data import formats
 from mildly.data.assemble import assemble
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Dataset, Meta
 from mildly.data.formats.minari import PREFIX
 from mildly.data.options import ImportOptions
 from mildly.data.registry import open_log
@@ -19,6 +22,13 @@ from mildly.data.writer import Writer
 from mildly.errors import MildlyError
 from mildly.files import replacing
 
+_PLAIN_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")  # without a place for a description
+_FOREIGN = {
+    *(".txt", ".dat", ".xlsx", ".xls", ".ods", ".json", ".jsonl", ".pkl", ".pickle", ".feather", ".arrow", ".mat"),
+    *(".npy", ".hdf", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".db", ".sqlite", ".pt", ".bag"),
+}
+"""Endings of files that somebody might expect; a folder of such a name would be a surprise."""
+
 
 def convert(
     source: str | os.PathLike[str],
@@ -26,6 +36,7 @@ def convert(
     options: ImportOptions | None = None,
     *,
     data_dir: str | None = None,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> Dataset:
     """Read a log in any format and write it in another; the new set is returned.
 
@@ -34,6 +45,7 @@ def convert(
         target: a folder to be made (the native form), or a file whose ending says the format, or `minari:NAME`.
         options: how to read the source.
         data_dir: folder in which names are looked for first.
+        tell: called with each sentence on what was done now; the set's notes have those of earlier conversions, too.
     """
     options = options or ImportOptions()
     name = os.fspath(target)
@@ -42,16 +54,38 @@ def convert(
         if path.exists():
             raise MildlyError(f"{path}: exists already. Give another name, or remove it first.")
         if not path.name.lower().endswith(formats.SUFFIXES):
-            return _into_folder(source, path, options, data_dir, name=path.name)
+            if path.suffix.lower() in _FOREIGN:
+                raise MildlyError(
+                    f"{path}: cannot write {path.suffix} files. Known endings are {', '.join(formats.SUFFIXES)}; "
+                    "a name without one is a folder's."
+                )
+            return _into_folder(source, path, options, data_dir, tell, name=path.name)
     beside = path.parent if path.parent.is_dir() and not name.startswith(PREFIX) else None
     with tempfile.TemporaryDirectory(prefix=".mildly-", dir=beside) as folder:  # files are written from a mapped set
-        data = _into_folder(source, Path(folder) / "set", options, data_dir)
+        data = _into_folder(source, Path(folder) / "set", options, data_dir, tell)
         export(data, target)
+    if path.name.lower().endswith(_PLAIN_TEXT):
+        tell(f"{path.name} cannot say what its actions mean: read it back with {_way_back(data.meta)}")
     return data
 
 
+def _way_back(meta: Meta) -> str:
+    """The options with which a table without a description is read as it was."""
+    words = ["--scaled"]
+    for option, bounds in (("--action-low", meta.action_low), ("--action-high", meta.action_high)):
+        if bounds is not None:
+            numbers = [np.format_float_positional(bound, trim="-") for bound in bounds]
+            words += [option, *(numbers[:1] if len(set(numbers)) == 1 else numbers)]
+    return " ".join(words)
+
+
 def _into_folder(
-    source: str | os.PathLike[str], folder: Path, options: ImportOptions, data_dir: str | None, name: str | None = None
+    source: str | os.PathLike[str],
+    folder: Path,
+    options: ImportOptions,
+    data_dir: str | None,
+    tell: Callable[[str], None],
+    name: str | None = None,
 ) -> Dataset:
     log = open_log(source, options, data_dir)
     if log.meta.name == Path(log.where).stem and task_of(log.meta.name) is None and options.name is None:
@@ -59,6 +93,8 @@ def _into_folder(
     with Writer(folder) as writer:
         data = assemble(log, options, writer)
         writer.finish(data.meta)
+    for note in data.meta.notes[len(log.meta.notes) :]:
+        tell(note)
     return Dataset.load(folder, verify=False)
 
 

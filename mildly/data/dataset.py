@@ -271,7 +271,7 @@ def _check_finite(block: Array, name: str, start: int, where: str) -> None:
         row = start + int(np.argwhere(bad)[0][0])
         raise MildlyError(
             f"{where}: '{name}' has NaN or infinite values, first in row {row}. "
-            "Remove or repair those rows before training."
+            "Repair those rows, or leave them out with mildly data convert SRC DST --drop-bad-rows."
         )
 
 

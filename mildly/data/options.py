@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from mildly.errors import MildlyError
 
+COLUMN_OPTIONS = ("obs", "action", "reward", "next_obs", "episode", "terminated", "truncated")
+"""Options that name columns or arrays."""
+
 
 @dataclass(frozen=True)
 class ImportOptions:
@@ -42,7 +45,7 @@ class ImportOptions:
     clip_actions: bool = False
     """Clip actions that lie beyond the bounds, as most environments do, instead of refusing them."""
     time_limit: int | None = None
-    """Episodes that end after this many steps ended by a time limit, whatever the log says."""
+    """Episodes that end after exactly this many steps ended by a time limit, whatever the log says."""
     drop_bad_rows: bool = False
     """Leave out rows with NaN or infinite values; the row before one ends its episode."""
     reference_min: float | None = None

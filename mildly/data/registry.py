@@ -16,7 +16,7 @@ from mildly.data import formats
 from mildly.data.assemble import Log, Memory, Steps, assemble
 from mildly.data.dataset import Dataset, blocks
 from mildly.data.official import cached, fetch, name_of_file, official_files
-from mildly.data.options import ImportOptions
+from mildly.data.options import COLUMN_OPTIONS, ImportOptions
 from mildly.errors import MildlyError, unknown_name
 
 DATA_VARIABLE = "MILDLY_DATA"
@@ -72,14 +72,26 @@ def open_log(
     if name.startswith(MINARI):
         from mildly.data.formats import minari
 
+        _check_no_columns(name, options)
         return minari.read(name, options)
     path = find(source, data_dir)
     if not (path / "dataset.json").is_file():
         return formats.read(path, options)
+    _check_no_columns(str(path), options)
     data = Dataset.load(path, verify=False)
     fields = Steps._fields
     steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in fields}) for rows in blocks(len(data)))
     return Log(data.meta, steps, where=str(path), scaled=True, notes=list(data.meta.notes))
+
+
+def _check_no_columns(where: str, options: ImportOptions) -> None:
+    """Sets whose fields are known have no columns to be named."""
+    given = [f"--{name.replace('_', '-')}" for name in COLUMN_OPTIONS if getattr(options, name) is not None]
+    if given:
+        raise MildlyError(
+            f"{where}: is a data set whose fields are known; {', '.join(given)} can only be said of raw logs (tables, "
+            "arrays, HDF5). Leave it out."
+        )
 
 
 def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:

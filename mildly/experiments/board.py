@@ -9,9 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from mildly.experiments.process import Task, last_line
 
@@ -65,7 +66,7 @@ class Board:
         tasks = list(running)
         rows = [self._row(task) for task in tasks[:_ROWS]]
         if self.live:
-            self.live.update(_table(rows, self._summary(len(tasks))), refresh=True)
+            self.live.update(Group(Text(self._summary(len(tasks))), _table(rows)), refresh=True)
         else:
             told = "; ".join(f"{name} {', '.join(part for part in rest if part)}" for name, *rest in rows)
             self.say(f"{self._summary(len(tasks))}: {told}")
@@ -89,8 +90,8 @@ class Board:
         return task.name, f"{step}/{task.steps}", f"{speed:.1f} steps/s" if speed else "", result, left
 
 
-def _table(rows: Sequence[tuple[str, ...]], summary: str) -> Table:
-    table = Table(title=summary, box=None, pad_edge=False, title_justify="left", show_header=False)
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
     for i in range(5):
         table.add_column(justify="right" if i else "left", no_wrap=True)
     for row in rows:

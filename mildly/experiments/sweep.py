@@ -100,7 +100,8 @@ def _stopped(jobs: Sequence[Job], root: Path, signal_number: int) -> NoReturn:
 
     done = sum(reached(root / job.name) >= job.plan.steps for job in jobs)
     raise Stopped(
-        f"stopped; {done} of {len(jobs)} jobs are complete, the others have checkpoints. The same command goes on.",
+        f"stopped; {done} of {len(jobs)} jobs are complete, those under way have checkpoints. "
+        "The same command goes on.",
         signal_number,
     )
 

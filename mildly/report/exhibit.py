@@ -42,8 +42,8 @@ class Cell:
 
     @property
     def std(self) -> float:
-        """Over seeds; 0 for one."""
-        return float(np.std(self.scores))
+        """Over seeds, with n - 1; 0 for one seed."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else 0.0
 
     def __str__(self) -> str:
         spread = f" ± {self.std:.1f}" if len(self.scores) > 1 else ""
@@ -94,7 +94,7 @@ class ScoreTable:
             notes.append(
                 f"Ours: {_range([cell.steps for cell in cells])} steps, "
                 f"{_range([len(cell.scores) for cell in cells])} seed(s); the mean of the last ten evaluations "
-                "of each, ± the standard deviation over seeds. The paper: 1,000,000 steps, 4 seeds."
+                "of each, ± the standard deviation over seeds (n - 1). The paper: 1,000,000 steps, 4 seeds."
             )
         if any(cell.stand_in for cell in cells):
             notes.append(

@@ -47,6 +47,9 @@ def transitions(rows: list[Row], time_limit: int | None = None, drop_bad_rows: b
         _end_by_time_limit(rows, time_limit)
     made = [_kept(row) for row in rows] if rows[0].next_obs is not None else _shift(rows)
     if drop_bad_rows:
+        for row in made:
+            if row.terminated and not all(map(math.isfinite, row.next_obs or [])):
+                row.next_obs = row.obs  # which is never used
         for row, following in pairwise(made):
             if following.bad and not row.terminated:
                 row.truncated = True
@@ -59,11 +62,11 @@ def transitions(rows: list[Row], time_limit: int | None = None, drop_bad_rows: b
 def _end_by_time_limit(rows: list[Row], limit: int) -> None:
     step = 0
     for row in rows:
-        step += 1
-        ended = row.ends
-        if step % limit == 0:
-            row.terminated, row.truncated = False, True
-        if ended:
+        if row.next_obs is not None or not row.is_final_observation:
+            step += 1
+        if row.ends:
+            if step == limit:
+                row.terminated, row.truncated = False, True
             step = 0
 
 
@@ -130,6 +133,8 @@ def logs(draw: st.DrawFn, *, stored_next: bool | None = None, bad: bool = True, 
         row.terminated = "terminal" in kind or kind == "both"
         row.truncated = "cut" in kind or kind == "both"
         row.next_obs = [i + 0.5, -i - 0.5] if stored else None
+        if stored and bad and row.terminated and draw(st.booleans()):
+            row.next_obs = [math.nan, -i - 0.5]
         if kind.startswith("empty"):
             row.action = [math.nan] * ACTIONS
         if kind == "bad":

@@ -23,6 +23,12 @@ from mildly.training.loop import train
 
 REPLAY = Path(__file__).resolve().parents[3] / "shared" / "data" / "pendulum" / "pendulum_replay_v1.1.0.npz"
 
+DOOR = REPLAY.parents[1] / "adroit_human" / "door-human-dapg.npz"
+KEPT = (
+    "Actions lie within [-1, 1] and were kept. If their bounds are others, give them with --action-low and "
+    "--action-high."
+)
+
 
 def scaled(
     values: Any, options: ImportOptions | None = None, *, known: bool = False, refuse: bool = True, **meta: Any
@@ -78,7 +84,7 @@ def test_the_environment_s_bounds_are_used_where_nobody_gives_any() -> None:
 def test_an_environment_that_is_not_installed_matters_only_if_the_user_names_it() -> None:
     actions, _, notes = scaled([[-0.5], [0.7]], env_id="NoSuchRobot-v0")
     assert actions.tolist() == np.float32([[-0.5], [0.7]]).tolist()
-    assert notes == []
+    assert notes == [KEPT]
     with pytest.raises(MildlyError, match="NoSuchRobot-v0"):
         scaled([[-0.5], [0.7]], ImportOptions(env="NoSuchRobot-v0"), env_id="NoSuchRobot-v0")
 
@@ -100,14 +106,43 @@ def test_columns_that_use_both_signs_within_one_are_left_alone() -> None:
     values = np.float32([[-0.3, 0.9], [0.2, -0.1]])
     actions, meta, notes = scaled(values)
     assert actions.tolist() == values.tolist()
-    assert (meta.action_low, meta.action_high, notes) == (None, None, [])
+    assert (meta.action_low, meta.action_high, notes) == (None, None, [KEPT])
 
 
-def test_a_one_sided_column_gets_the_bounds_it_shows_and_its_neighbour_stays() -> None:
-    actions, meta, _ = scaled([[0.0, -0.5], [0.25, 0.5], [1.0, 0.1]])
+@pytest.mark.parametrize("second", [[-0.5, 0.5, 0.1], [-0.5, -0.1, -0.2], [-1.0004, 0.0, 0.0]])
+def test_a_one_sided_column_is_kept_where_others_show_that_the_actions_are_scaled(second: list[float]) -> None:
+    values = np.float32([[0.0, 0.25, 0.5], second]).T
+    actions, meta, notes = scaled(values)
+    assert actions.tolist() == values.tolist()
+    assert (meta.action_low, meta.action_high, notes) == (None, None, [KEPT])
+
+
+def test_one_column_beyond_the_range_has_all_columns_mapped_from_what_they_show() -> None:
+    actions, meta, _ = scaled([[0.0, -0.5, -3.0], [0.25, 0.5, 1.0], [1.0, 0.0, 5.0]])
+    assert actions.tolist() == [[-1, -1, -1], [-0.5, 1, 0], [1, 0, 1]]
+    assert (meta.action_low, meta.action_high) == ((0, -0.5, -3), (1, 0.5, 5))
+
+
+def test_one_sided_actions_are_mapped_even_within_the_range() -> None:
+    actions, meta, _ = scaled([[0.0], [0.25], [1.0]])
     assert actions[:, 0].tolist() == [-1, -0.5, 1]
-    assert actions[:, 1].tolist() == np.float32([-0.5, 0.5, 0.1]).tolist()
-    assert (meta.action_low, meta.action_high) == ((0, -1), (1, 1))
+    assert (meta.action_low, meta.action_high) == ((0,), (1,))
+
+
+def test_long_lists_of_bounds_are_shortened() -> None:
+    _, _, notes = scaled([np.arange(28.0), -np.arange(28.0)])
+    assert "found in the data: 28 columns, from -27 to 27." in notes[0]
+
+
+def test_the_real_door_demonstrations_are_kept_as_they_are() -> None:
+    if not DOOR.is_file():
+        pytest.skip("the door demonstrations are not here (looked in ../shared/data of the project's root)")
+    dataset = load_dataset(DOOR)
+    with np.load(DOOR) as raw:
+        low, high = raw["actions"].min(axis=0), raw["actions"].max(axis=0)
+    np.testing.assert_allclose(dataset.actions.min(axis=0), low, atol=0.2)
+    np.testing.assert_allclose(dataset.actions.max(axis=0), high, atol=0.2)
+    assert (dataset.meta.action_low, KEPT in dataset.meta.notes) == (None, True)
 
 
 def test_a_constant_column_becomes_zero_and_can_be_undone() -> None:
@@ -139,7 +174,8 @@ def test_scaled_actions_are_left_alone_and_bounds_say_what_they_mean() -> None:
     values = [[-1.0], [0.5]]
     actions, meta, notes = scaled(values, bounds(-3, 5, scaled=True))
     assert actions.tolist() == values
-    assert (meta.action_low, meta.action_high, notes) == ((-3.0,), (5.0,), [])
+    assert (meta.action_low, meta.action_high) == ((-3.0,), (5.0,))
+    assert notes == ["The actions are in [-1, 1] already; -1 and +1 now mean -3 to 5."]
     actions, meta, _ = scaled([[0.2], [0.9]], known=True)  # one-sided, and yet not looked at
     assert actions.tolist() == np.float32([[0.2], [0.9]]).tolist()
     assert meta.action_low is None

@@ -148,10 +148,37 @@ def test_without_an_end_for_good_the_notes_say_so(tmp_path: Path, save: Save) ->
     assert any("No array says where an episode ended for good" in note for note in dataset.meta.notes)
 
 
-def test_a_row_that_is_both_terminal_and_a_cut_off_is_terminal_but_not_in_d4rl_s_format(tmp_path: Path) -> None:
+@every_format
+def test_a_row_that_is_both_terminal_and_a_cut_off_is_terminal(tmp_path: Path, save: Save) -> None:
     columns = {**LOG, "timeouts": np.array([0, 0, 1, 0, 0, 0])}
-    assert load_dataset(save_npz(tmp_path, columns)).terminated.tolist() == [False, False, True, False, False]
-    assert load_dataset(save_hdf5(tmp_path, columns)).terminated.tolist() == [False] * 4
+    assert load_dataset(save(tmp_path, columns)).terminated.tolist() == [False, False, True, False, False]
+
+
+@every_format
+@pytest.mark.parametrize("name", ["done", "dones", "next_done"])
+def test_a_row_that_is_both_done_and_a_cut_off_is_a_cut_off(tmp_path: Path, save: Save, name: str) -> None:
+    columns = {**LOG, name: np.array([0, 0, 1, 0, 0, 1])}
+    del columns["terminals"]
+    dataset = load_dataset(save(tmp_path, columns))
+    assert_golden(dataset)
+    assert any(note.startswith(f"1 row(s) are both {name} and cut off") for note in dataset.meta.notes)
+
+
+def test_d4rl_s_rules_hold_for_files_of_its_tasks_only(tmp_path: Path) -> None:
+    columns = {**LOG, "terminals": np.array([0, 0, 1, 0, 0, 1]), "timeouts": np.array([0, 0, 1, 0, 0, 0])}
+    path = save_hdf5(tmp_path, {**columns, "actions": LOG["actions"] / 4})
+    assert load_dataset(path).terminated.tolist() == [False, False, True, False, False, True]
+    assert load_dataset(path.rename(tmp_path / "hopper-mine-v2.hdf5")).terminated.tolist() == [False] * 4
+
+
+@every_format
+def test_a_flag_within_an_episode_is_told(tmp_path: Path, save: Save) -> None:
+    dataset = load_dataset(save(tmp_path, {**LOG, "episode_id": np.zeros(6)}))
+    assert_golden(dataset)
+    assert any(
+        note.startswith("1 row(s) are flagged as an episode's last, but by 'episode_id'")
+        for note in (dataset.meta.notes)
+    )
 
 
 # Any block size
@@ -190,7 +217,7 @@ def test_any_flags_and_episodes_in_any_blocks_follow_the_slow_rules(
 def test_a_missing_array_is_named_with_the_option(tmp_path: Path, save: Save, field: str) -> None:
     option = {"observations": "--obs", "actions": "--action", "rewards": "--reward"}[field]
     path = save(tmp_path, {name: values for name, values in LOG.items() if name != field})
-    refused(path, f"lacks {field}", f"{option} NAME")
+    refused(path, f"lacks {field}", f"mildly data convert SRC DST {option} NAME")
 
 
 BAD_TYPES: dict[str, Any] = {
@@ -232,6 +259,22 @@ def test_dates_are_no_numbers(tmp_path: Path, save: Save, kind: str) -> None:
 )
 def test_shapes_that_do_not_fit_are_named(tmp_path: Path, save: Save, field: str, values: Any) -> None:
     refused(save(tmp_path, {**LOG, field: values}), f"'{field}' has shape")
+
+
+@every_format
+def test_episodes_as_a_dimension_of_their_own_are_told_what_is_expected(tmp_path: Path, save: Save) -> None:
+    columns = {"obs": np.zeros((4, 200, 3)), "actions": np.zeros((4, 200, 1)), "rewards": np.zeros((4, 200))}
+    words = "'obs' has shape (4, 200, 3), as if it were (episodes, steps, size)", "(800, 3)", "'timeouts'"
+    refused(save(tmp_path, columns), *words)
+
+
+def test_episodes_in_groups_are_told_what_is_expected(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "demos.hdf5", "w") as file:
+        for demo in ("data/demo_0", "data/demo_1"):
+            file[f"{demo}/actions"] = np.zeros((5, 2))
+            file[f"{demo}/obs/gripper"] = np.zeros((5, 2))
+    words = "its arrays are in groups (data/demo_0/actions, data/demo_0/obs/gripper, data/demo_1/actions, ...)"
+    refused(tmp_path / "demos.hdf5", words, "'observations', 'actions' and 'rewards'", "'timeouts'")
 
 
 @every_format

@@ -139,13 +139,21 @@ def test_a_row_without_action_is_the_final_observation_of_its_episode(border: in
 
 
 def test_a_time_limit_takes_back_the_ends_it_caused_and_leaves_falls_alone() -> None:
-    rows = plain(9)
-    for end in (3, 5):  # four steps, then a fall after two
+    rows = plain(17)
+    for end in (3, 5, 14):  # four steps, then a fall after two, then one after nine
         rows[end].terminated = True
     for row in rows:
         row.next_obs = [9.0, 9.0]
     dataset = assembled(rows, options=ImportOptions(time_limit=4))
-    assert ends(dataset) == ([5], [3, 8])
+    assert ends(dataset) == ([5, 14], [3, 16])
+    assert "1 episode(s) that ended for good after exactly 4 steps are taken for cut off." in dataset.meta.notes
+
+
+def test_a_final_observation_is_no_step_of_the_time_limit() -> None:
+    rows = plain(5)
+    rows[4].action, rows[4].terminated = [math.nan, math.nan], True
+    assert ends(assembled(rows, options=ImportOptions(time_limit=4))) == ([], [3])
+    assert ends(assembled(rows, options=ImportOptions(time_limit=5))) == ([3], [])
 
 
 def test_leaving_out_a_bad_row_ends_the_episode_before_it() -> None:
@@ -155,6 +163,16 @@ def test_leaving_out_a_bad_row_ends_the_episode_before_it() -> None:
     assert dataset.observations[:, 0].tolist() == [0, 1, 2, 4]
     assert ends(dataset) == ([], [2, 3])
     assert "1 row(s) with NaN or infinite values were left out." in dataset.meta.notes
+
+
+def test_a_terminal_row_before_a_bad_one_is_kept_with_its_own_observation_as_the_next() -> None:
+    rows = plain(6)
+    rows[2].terminated = True
+    rows[3].obs = [math.nan, 3.0]
+    dataset = assembled(rows, options=ImportOptions(drop_bad_rows=True), verify=True)
+    assert dataset.observations[:, 0].tolist() == [0, 1, 2, 4]
+    assert dataset.next_observations[:, 0].tolist() == [1, 2, 2, 5]
+    assert ends(dataset) == ([2], [3])
 
 
 def test_nothing_left_is_an_error_that_names_the_file() -> None:
@@ -173,7 +191,7 @@ def test_numbers_too_large_for_float32_are_refused_without_a_warning() -> None:
     log = Log(Meta("log"), iter([steps]), where="log.csv", scaled=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(MildlyError, match=r"'rewards' has NaN or infinite values.*row 1"):
+        with pytest.raises(MildlyError, match=r"'rewards' has NaN or infinite values.*row 1.*SRC DST --drop-bad-rows"):
             assemble(log, ImportOptions(), Memory())
 
 

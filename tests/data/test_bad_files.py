@@ -105,8 +105,13 @@ def test_a_file_of_one_format_under_the_ending_of_another(tmp_path: Path, ending
     path = tmp_path / f"log{ending}"
     path.write_bytes(valid(other))
     data = attempt(path)
-    same = {"log.hdf5": (".hdf5", ".h5"), "log.parquet": (".parquet", ".pq")}.get(other, (other.removeprefix("log"),))
-    assert (data is not None) == (ending in same)
+    same = {
+        "log.hdf5": (".hdf5", ".h5"),
+        "log.parquet": (".parquet", ".pq"),
+        "log.csv": (".csv", ".tsv"),  # which are told apart by their first line
+        "log.tsv.gz": (".csv.gz", ".tsv.gz"),
+    }
+    assert (data is not None) == (ending in same.get(other, (other.removeprefix("log"),)))
 
 
 @pytest.mark.parametrize("ending", formats.SUFFIXES)
@@ -324,7 +329,7 @@ def test_a_soft_link_within_the_file_is_followed(tmp_path: Path) -> None:
 
     data = attempt(with_hdf5(tmp_path, change))
     assert data is not None
-    assert data.rewards.tolist() == [0, 1, 2, 3, 4]
+    assert data.rewards.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -95,6 +95,12 @@ GUESSES = {
         "reward": "reward",
         "episode": "session_id",
     },
+    # What people call an episode.
+    **{
+        f"{name},x,v,u,r": {"obs": "x,v", "action": "u", "reward": "r", "episode": name}
+        for name in ("run", "Trial", "rollout", "demo", "demo_id", "Run Number", "flight", "Session", "lap")
+    },
+    "run_time,lap_speed,u,r": {"obs": "run_time,lap_speed", "action": "u", "reward": "r"},
     # Two columns that say nearly the same: `done` is neither terminated nor an observation.
     "x,v,u,reward,terminated,truncated,done": {
         "obs": "x,v",
@@ -145,7 +151,7 @@ def test_text_columns_are_never_observations() -> None:
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ("time,temperature,pressure,valve,reward", ["the action", '--action "NAME"', "valve"]),
+        ("time,temperature,valve,reward", ["the action", 'mildly data convert SRC DST --action "NAME"', "valve"]),
         ("x,y,u1,u2,cost", ["the reward", '--reward "NAME"', "cost"]),
         ("reward,action,time,episode", ["the obs", '--obs "NAME"']),
         ("obs_0,obs_1,a,r,next_x", ["2 observation columns (obs_0, obs_1)", "(next_x)", "--obs and --next-obs"]),
@@ -191,7 +197,34 @@ def test_what_was_chosen_is_told_in_words_and_long_lists_are_shortened() -> None
     )
 
 
+def test_columns_that_are_not_used_are_told_and_a_step_is_looked_at() -> None:
+    columns = guess("Timestamp,Operator,t,Step,x,u,reward,done,terminated", texts=("Timestamp", "Operator"))
+    assert (columns.step, columns.unused) == ("Step", ("Timestamp", "Operator", "t", "done"))
+    assert columns.words().endswith("truncated = none; step = Step; not used = Timestamp, Operator, t, done")
+
+
+def test_a_step_that_holds_text_or_is_learnt_from_is_not_looked_at() -> None:
+    assert guess("step,x,u,r", texts=("step",)).step is None
+    assert guess("t,x,u,r", obs="t,x").step is None
+
+
+def test_done_means_over_only_beside_a_flag_of_cut_offs() -> None:
+    assert guess("x,u,r,next.done,timeout").done_is_over
+    assert not guess("x,u,r,done").done_is_over
+    assert not guess("x,u,r,terminal,timeout").done_is_over
+
+
+def test_blanks_around_a_name_do_not_matter() -> None:
+    assert said(guess("p, q, w, c", obs="p,q", action="w", reward="c")) == {
+        "obs": "p, q",
+        "action": " w",
+        "reward": " c",
+    }
+
+
 def test_a_guess_is_told_from_what_was_said() -> None:
-    names = ["x", "u", "r"]
+    names = ["x", "u", "r", "run"]
     assert choose(names, names, ImportOptions(), "f")[1]
-    assert not choose(names, names, ImportOptions(obs="x", action="u", reward="r"), "f")[1]
+    options = ImportOptions(obs="x", action="u", reward="r")
+    assert choose(names, names, options, "f")[1]  # the episode
+    assert not choose(names[:3], names[:3], options, "f")[1]

@@ -117,7 +117,7 @@ _FIELDS = ("observations", "actions", "rewards", "next_observations", "terminate
 def test_large_sets_are_written_in_blocks_that_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mildly.data.dataset._BLOCK", 64)
     monkeypatch.setattr("mildly.data.formats.table._ROWS_WRITTEN", 17)
-    monkeypatch.setattr("mildly.data.formats.table._PARQUET_BLOCK", 50)
+    monkeypatch.setattr("mildly.data.formats.sheet._PARQUET_BLOCK", 50)
     original = hopper_like(300)
     for ending in FILES:
         export(original, tmp_path / f"set.{ending}")
@@ -149,6 +149,23 @@ def test_options_are_applied_to_a_native_set_too(tmp_path: Path) -> None:
     )
     assert (made.meta.name, made.meta.reference_max, made.meta.action_low) == ("renamed", 1, (-2.0, -2.0))
     assert made.meta.fingerprint == pendulum_like().meta.fingerprint
+
+
+@pytest.mark.parametrize("option", ["obs", "action", "reward", "next_obs", "episode", "terminated", "truncated"])
+def test_columns_cannot_be_named_of_a_set_whose_fields_are_known(tmp_path: Path, option: str) -> None:
+    pendulum_like().save(tmp_path / "native")
+    export(pendulum_like(), "minari:mine/set-v0")
+    for source in (tmp_path / "native", "pendulum-mixed", "minari:mine/set-v0"):
+        with pytest.raises(MildlyError, match=rf"--{option.replace('_', '-')} can only be said of raw logs"):
+            load_dataset(source, **{option: "x"})
+
+
+def test_bounds_given_to_a_scaled_set_say_what_its_actions_mean(tmp_path: Path) -> None:
+    pendulum_like().save(tmp_path / "native")
+    data = load_dataset(tmp_path / "native", action_low=0, action_high=100)
+    assert (data.meta.action_low, data.meta.action_high) == ((0.0, 0.0), (100.0, 100.0))
+    assert data.actions.tolist() == pendulum_like().actions.tolist()
+    assert data.meta.notes[-1] == "The actions are in [-1, 1] already; -1 and +1 now mean 0 to 100."
 
 
 # The command
@@ -203,6 +220,66 @@ def test_the_command_takes_bounds_columns_and_limits(tmp_path: Path, capsys: pyt
     made = Dataset.load(tmp_path / "set")
     np.testing.assert_allclose(made.actions[0], [-0.5, -0.3], rtol=1e-6)
     assert not made.terminated.any()  # the end after three steps was the time limit
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz"])
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (None, None, "--scaled"),
+        ((0.0, 0.0), (100.0, 100.0), "--scaled --action-low 0 --action-high 100"),
+        ((-1e-6, -2.5), (0.1, 3e7), "--scaled --action-low -0.000001 -2.5 --action-high 0.1 30000000"),
+        ((-2.0, -2.0), (1.0, 2.0), "--scaled --action-low -2 --action-high 1 2"),
+    ],
+)
+def test_a_table_of_text_comes_with_the_options_that_read_it_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, low: Any, high: Any, words: str
+) -> None:
+    original = walk(50, True, Meta("set", action_low=low, action_high=high))
+    original.save(tmp_path / "native")
+    code, out, _ = run(capsys, tmp_path / "native", tmp_path / f"set.{ending}")
+    assert code == 0
+    told = next(line for line in out.splitlines() if "read it back with" in line)
+    assert told == f"- set.{ending} cannot say what its actions mean: read it back with {words}"
+    code, _, _ = run(capsys, tmp_path / f"set.{ending}", tmp_path / "again", *words.split())
+    again = load_dataset(tmp_path / "again")
+    assert (again.meta.action_low, again.meta.action_high) == (low, high)
+    assert again.meta.fingerprint == original.meta.fingerprint
+
+
+def test_old_notes_are_kept_and_not_told_as_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(TABLE)
+    run(capsys, tmp_path / "log.csv", tmp_path / "set")
+    notes = Dataset.load(tmp_path / "set").meta.notes
+    for source, target in (
+        ("set", "set.npz"),
+        ("set.npz", "set.parquet"),
+        ("set.parquet", "set.h5"),
+        ("set.h5", "new"),
+    ):
+        code, out, _ = run(capsys, tmp_path / source, tmp_path / target)
+        assert (code, "- " in out) == (0, False)
+    assert Dataset.load(tmp_path / "new").meta.notes == notes
+    _, out, _ = run(capsys, tmp_path / "set", tmp_path / "other", "--action-low", "0", "--action-high", "1")
+    assert out.count("- ") == 1
+    assert Dataset.load(tmp_path / "other").meta.notes[:-1] == notes
+
+
+@pytest.mark.parametrize("target", ["set.xlsx", "set.txt", "set.JSON", "set.pkl", "set.mat", "set.parquet.zip"])
+def test_a_target_of_a_kind_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    code, _, err = run(capsys, "pendulum-mixed", tmp_path / target)
+    assert code == 2
+    assert f"{target}: cannot write {Path(target).suffix} files. Known endings are .hdf5" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["hopper-v2.1", "run.2024", "a.b.c"])
+def test_a_folder_s_name_may_have_points(tmp_path: Path, target: str) -> None:
+    hopper_like(20).save(tmp_path / "native")
+    convert(tmp_path / "native", tmp_path / target)
+    assert len(Dataset.load(tmp_path / target)) == 20
 
 
 @pytest.mark.parametrize("target", ["set", "set.npz", "set.parquet"])
@@ -265,7 +342,7 @@ TARGETS = ["set", *(f"set.{ending}" for ending in FILES)]
 def test_nothing_is_half_written_when_the_last_row_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, bad: str
 ) -> None:
-    monkeypatch.setattr("mildly.data.formats.table._CSV_BLOCK", 1 << 12)
+    monkeypatch.setattr("mildly.data.formats.sheet._CSV_BLOCK", 1 << 12)
     last = {"x": "1,2,two", "nan": "1,nan,1", "ragged": "1,2"}[bad]
     (tmp_path / "log.csv").write_text("x,u,r\n" + "1,-1,1\n2,1,1\n" * 2000 + last + "\n3,1,1\n")
     with pytest.raises(MildlyError, match=r"log\.csv: "):

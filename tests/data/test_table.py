@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, transitions
 
 from mildly.data.dataset import Dataset
-from mildly.data.formats import table
+from mildly.data.formats import sheet
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
@@ -75,7 +75,8 @@ def test_a_csv_file_with_quotes_and_a_byte_order_mark(tmp_path: Path, name: str,
     assert dataset.meta.source == f"table {name}"
     assert dataset.meta.notes == (
         "Columns as guessed from their names: observation = obs, x, obs_v; action = action; reward = reward; "
-        "next observation = the following row; episode = episode; terminated = done; truncated = none.",
+        "next observation = the following row; episode = episode; terminated = done; truncated = none; step = step; "
+        "not used = remark.",
         "1 row(s) at the end of an episode have no next observation and were left out; "
         "where their observation is the next one of the row before, it was used.",
         "Actions were mapped to [-1, 1] from the bounds found in the data: -2 to 4. "
@@ -154,6 +155,60 @@ def test_empty_cells_are_nan_and_can_be_left_out(tmp_path: Path) -> None:
     assert dataset.truncated.tolist() == [True, True, True]
 
 
+def test_other_words_for_a_missing_value(tmp_path: Path) -> None:
+    cells = ["-", "--", "n/a", "#N/A", "N/A", "NA", ""]
+    text = "x,u,r\n" + "".join(f"{i},-1,1\n{i}.5,1,1\n{cell},1,1\n" for i, cell in enumerate(cells))
+    dataset = load_dataset(written(tmp_path, "log.csv", text), drop_bad_rows=True)
+    assert dataset.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_true_and_false_of_a_sensor_are_one_and_zero(tmp_path: Path) -> None:
+    path = written(tmp_path, "log.csv", "x,open,u,r\n1,True,-1,1\n2,False,1,2\n3,True,1,4\n4,,1,4\n5,True,1,4\n")
+    assert load_dataset(path, drop_bad_rows=True).observations.tolist() == [[1, 1], [2, 0]]
+    columns = {"x": [1.0, 2, 3], "open": [True, None, True], "u": [-1.0, 1, 1], "r": [0.0] * 3}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    refused(tmp_path / "log.parquet", "'observations' has NaN")
+
+
+def test_an_empty_flag_is_false(tmp_path: Path) -> None:
+    assert_golden(load_dataset(written(tmp_path, "log.csv", TEXT.replace(",false,", ",,"))))
+    for number, values in enumerate(
+        ([None, None, True, None, None, None], [None, 0, 1, 0, 0, None], [float("nan"), 0.0, 1.0, 0.0, 0.0, None])
+    ):
+        pq.write_table(pa.table({**COLUMNS, "done": values}), tmp_path / f"{number}.parquet")
+        assert_golden(load_dataset(tmp_path / f"{number}.parquet"), str(number))
+    pq.write_table(pa.table({**COLUMNS, "done": pa.nulls(6)}), tmp_path / "none.parquet")
+    assert not load_dataset(tmp_path / "none.parquet").terminated.any()
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_a_missing_list_is_a_row_of_nan(tmp_path: Path, size: int) -> None:
+    states = [[0.0, 1.5], [0.5, 1.25], [1.0, 1.0], None, [11.0, -1.25], [12.0, -1.0]]
+    rest = {name: values for name, values in COLUMNS.items() if not name.startswith("obs")}
+    pq.write_table(pa.table({**rest, "observation.state": states}), tmp_path / "log.parquet")
+    with mock.patch.object(sheet, "_PARQUET_BLOCK", size):
+        refused(tmp_path / "log.parquet", "'observations' has NaN", "mildly data convert SRC DST --drop-bad-rows")
+        dataset = load_dataset(tmp_path / "log.parquet", drop_bad_rows=True)
+    assert dataset.observations.tolist() == [[0, 1.5], [0.5, 1.25], [1, 1], [11, -1.25]]
+    assert dataset.terminated.tolist() == [False, False, True, False]
+
+
+BOTH = "x,u,r,{0},truncated\n1,-1,1,0,0\n2,1,1,1,1\n3,1,1,0,0\n4,1,1,0,0\n5,1,1,1,0\n"
+
+
+def test_done_beside_truncated_means_that_the_episode_is_over(tmp_path: Path) -> None:
+    dataset = load_dataset(written(tmp_path, "log.csv", BOTH.format("done")))
+    assert dataset.observations[:, 0].tolist() == [1, 3, 4, 5]
+    assert dataset.terminated.tolist() == [False, False, False, True]
+    assert any(note.startswith("1 row(s) are both done and cut off") for note in dataset.meta.notes)
+
+
+def test_a_row_both_terminated_and_truncated_is_terminal(tmp_path: Path) -> None:
+    dataset = load_dataset(written(tmp_path, "log.csv", BOTH.format("terminated")))
+    assert dataset.terminated.tolist() == [False, True, False, False, True]
+    assert not any("both" in note for note in dataset.meta.notes)
+
+
 def test_what_the_user_says_is_not_called_a_guess(tmp_path: Path) -> None:
     path = written(tmp_path, "log.csv", "t,p,q,w,c\n0,1,2,-1,1\n1,2,3,1,1\n2,3,4,1,1\n")
     dataset = load_dataset(path, obs=["p", "q"], action="w", reward="c")
@@ -176,10 +231,10 @@ def test_episodes_are_told_apart_wherever_the_blocks_end(
 ) -> None:
     ids = np.repeat(np.arange(len(lengths)), lengths)[: len(rows)].tolist()
     expected = transitions(ended_by_ids(rows, ids))
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(table, "_PARQUET_BLOCK", size):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sheet, "_PARQUET_BLOCK", size):
         path = Path(folder) / f"log.{ending}"
         write_rows(path, rows, ids)
-        with mock.patch.object(table, "_CSV_BLOCK", 100 * size):
+        with mock.patch.object(sheet, "_CSV_BLOCK", 100 * size):
             if not expected:
                 refused(path, "no row has a next observation")
                 return
@@ -206,28 +261,11 @@ def write_rows(path: Path, rows: list[Row], ids: list[int]) -> None:
 
 @pytest.mark.parametrize("size", range(100, 420, 20))
 def test_a_line_break_within_quotes_may_lie_on_a_block_s_border(tmp_path: Path, size: int) -> None:
-    with mock.patch.object(table, "_CSV_BLOCK", size):
+    with mock.patch.object(sheet, "_CSV_BLOCK", size):
         assert_golden(load_dataset(written(tmp_path, "log.csv", TEXT)))
 
 
 # Mistakes
-
-
-@pytest.mark.parametrize(
-    ("name", "sign", "word", "has"),
-    [
-        ("log.csv", ";", "semicolons", "commas"),
-        ("log.csv", "\t", "tabs", "commas"),
-        ("log.csv", "|", "bars", "commas"),
-        ("log.tsv", ",", "commas", "tabs"),
-        ("log.tsv.gz", ";", "semicolons", "tabs"),
-    ],
-)
-def test_columns_separated_by_another_sign_are_recognised(
-    tmp_path: Path, name: str, sign: str, word: str, has: str
-) -> None:
-    text = "obs,action,reward\n1,2,3\n4,5,6\n".replace(",", sign)
-    refused(written(tmp_path, name, text), f"separated by {word}", f"file has {has} between them", ".csv", ".tsv")
 
 
 def test_a_file_without_a_header_is_recognised(tmp_path: Path) -> None:
@@ -243,12 +281,38 @@ def test_rows_out_of_order_are_refused_with_their_place(tmp_path: Path) -> None:
 def test_rows_out_of_order_are_found_across_blocks(tmp_path: Path, size: int) -> None:
     columns = {"episode": [7, 7, 8, 7], "x": [1.0] * 4, "u": [-1.0, 1, 1, 1], "r": [0.0] * 4}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    with mock.patch.object(table, "_PARQUET_BLOCK", size):
+    with mock.patch.object(sheet, "_PARQUET_BLOCK", size):
         refused(tmp_path / "log.parquet", "episode 7", "row 3")
 
 
+STEPS = "run,step,x,u,r,done\na,0,1,-1,0,0\na,1,2,1,0,{0}\na,{1},3,1,0,0\nb,0,4,1,0,0\nb,2,5,1,0,1\n"
+
+
+@pytest.mark.parametrize("size", [40, 60, 1000])
+@pytest.mark.parametrize("step", [1, 0, -3])
+def test_a_step_that_does_not_increase_is_named_with_its_place(tmp_path: Path, size: int, step: int) -> None:
+    path = written(tmp_path, "log.csv", STEPS.format(0, step))
+    with mock.patch.object(sheet, "_CSV_BLOCK", size):
+        refused(path, f"in episode a column 'step' goes from 1 to {step} in row 2", "Sort the rows by episode and step")
+
+
+@pytest.mark.parametrize("size", [40, 1000])
+def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_path: Path, size: int) -> None:
+    with mock.patch.object(sheet, "_CSV_BLOCK", size):
+        dataset = load_dataset(written(tmp_path, "log.csv", STEPS.format(1, 0)))
+        other = load_dataset(written(tmp_path, "other.csv", STEPS.format(0, 2)))
+    assert dataset.terminated.tolist() == [False, True, False, True]
+    assert "1 row(s) are flagged as an episode's last, but by 'run' the episode goes on" in str(dataset.meta.notes)
+    assert other.terminated.tolist() == [False, False, False, True]
+    assert "flagged" not in str(other.meta.notes)
+
+
+def test_a_step_that_starts_anew_without_any_end_asks_for_the_episodes(tmp_path: Path) -> None:
+    text = "t,x,u,r,done\n0,1,-1,0,1\n0,2,1,0,0\n1,3,1,0,0\n0,4,1,0,0\n"
+    refused(written(tmp_path, "log.csv", text), "in episode 1 column 't' goes from 1 to 0 in row 3", "with --episode")
+
+
 def test_a_flag_that_is_none_is_named(tmp_path: Path) -> None:
-    refused(written(tmp_path, "log.csv", "x,u,r,done\n1,-1,1,0\n2,1,1,\n3,1,1,1\n"), "'done'", "row 1 is empty")
     refused(
         written(tmp_path, "other.csv", "x,u,r,done\n1,-1,1,0\n2,1,1,2\n"),
         "column 'done' holds '2'",
@@ -268,7 +332,6 @@ def test_an_empty_cell_in_the_episode_column_is_named(tmp_path: Path) -> None:
     [
         (["left"] * 6, "does not hold numbers"),
         ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]], "differ in length"),
-        ([[1.0], None, [1.0], [1.0], [1.0], [1.0]], "differ in length"),
         ([{"x": 1}] * 6, "does not hold numbers"),
         (pa.array(range(6), pa.timestamp("s")), "does not hold numbers"),
     ],

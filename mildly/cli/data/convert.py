@@ -14,8 +14,9 @@ from mildly.data.options import ImportOptions
 
 _ABOUT = """Read logs in any format and write them in another.
 
-SRC: a CSV or Parquet table with one row a step (.csv .tsv .csv.gz .parquet), a D4RL or similar HDF5 file (.hdf5 .h5),
-arrays (.npz, or a folder of .npy files), a Minari set (minari:NAME or its folder), or a data set's name.
+SRC: a CSV or Parquet table with one row a step (.csv .tsv .csv.gz .parquet), a folder of them with one file a run, a
+D4RL or similar HDF5 file (.hdf5 .h5), arrays (.npz, or a folder of .npy files), a Minari set (minari:NAME or its
+folder), or a data set's name.
 DST: a folder to be made (Mildly's own form, which trains without being read into memory), or a file with one of those
 endings, or minari:NAME.
 
@@ -39,9 +40,10 @@ def main(args: Sequence[str]) -> int:
     """Convert, and say what was done on the way."""
     given = parse(ConvertOptions, args, prog="mildly data convert", description=_ABOUT)
     out = console()
+    notes: list[str] = []
     with out.status(f"reading {given.src}"):
-        data = convert(given.src, given.dst, given.reading, data_dir=given.data_dir)
-    for note in data.meta.notes:
+        data = convert(given.src, given.dst, given.reading, data_dir=given.data_dir, tell=notes.append)
+    for note in notes:
         out.print(f"- {note}")
     returns = data.episode_returns()
     out.print(

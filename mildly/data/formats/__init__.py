@@ -49,6 +49,9 @@ def _folder_module(path: Path) -> ModuleType:
     minari = _module("minari")
     if minari.is_folder(path):
         return minari
-    if not any(path.glob("*.npy")):
-        raise MildlyError(f"{path}: no dataset.json and no .npy files in this folder, so it is not a data set.")
-    return _module("arrays")
+    if any(path.glob("*.npy")):
+        return _module("arrays")
+    table = _module("table")
+    if not table.tables_in(path):
+        raise MildlyError(f"{path}: no dataset.json, no .npy files and no tables in this folder: it is not a data set.")
+    return table

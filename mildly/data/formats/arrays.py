@@ -22,6 +22,7 @@ import numpy as np
 
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
+from mildly.data.formats.episodes import DONE, with_ends
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
@@ -33,7 +34,7 @@ NAMES = {
     "actions": ("actions", "action", "acts", "act"),
     "rewards": ("rewards", "reward", "rews", "rew"),
     "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
-    "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
+    "terminated": ("terminated", "terminals", "terminal", "terminations", *DONE),
     "truncated": ("truncated", "timeouts", "timeout", "truncations"),
     "episodes": ("episodes", "episode", "episode_ids", "episode_id", "trajectory_ids", "trajectory_id"),
 }
@@ -70,7 +71,7 @@ _OPTION = {
 _WIDE = ("observations", "actions", "next_observations")
 _NEEDED = ("observations", "actions", "rewards")
 _BLOCK_BYTES = 1 << 24
-_MOST_WORDS = 300  # letters of a library's message, which may quote a whole line of the file
+_MOST_WORDS = 300  # letters
 
 
 class Column(Protocol):
@@ -118,8 +119,14 @@ def _opened(path: Path) -> Iterator[dict[str, Column]]:
 
 def damaged(path: Path, error: BaseException) -> MildlyError:
     """The error for a file that cannot be read to its end."""
-    reason = str(error) if len(str(error)) < _MOST_WORDS else f"{str(error)[:_MOST_WORDS]}..."
-    return MildlyError(f"{path}: damaged, cut short or not what its name says ({reason}). Copy or make it again.")
+    return MildlyError(
+        f"{path}: damaged, cut short or not what its name says ({shortened(str(error))}). Copy or make it again."
+    )
+
+
+def shortened(words: str) -> str:
+    """A library's message, which may quote a whole line of the file."""
+    return words if len(words) < _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
 
 
 class _Member:
@@ -182,8 +189,8 @@ def in_step(
 ) -> Iterator[Steps]:
     """Blocks of rows from arrays of equal length.
 
-    Where a row is both terminal and a cut-off, it is terminal. With `as_d4rl` it is a cut-off, and so is a last row
-    without a next observation, terminal or not.
+    Where a row is both terminal and a cut-off, it is terminal, unless all that was called is `done`. With `as_d4rl` it
+    is a cut-off, and so is a last row without a next observation, terminal or not.
     """
     names = choose(columns, path, options)
     rows = _checked_rows(columns, names, path)
@@ -194,30 +201,36 @@ def in_step(
         notes.append("Stored as float64; kept as float32.")
     widest = max(math.prod(column.shape[1:]) * column.dtype.itemsize for column in chosen.values())
     size = max(1, min(_BLOCK_BYTES // max(widest, 1), rows))
-    last_episode: Array | None = None
-    held: dict[str, Array] | None = None  # an episode number says that the row before was the last of its episode
+    done = names["terminated"] if "truncated" in names and names.get("terminated") in DONE else None
+    yield from with_ends(
+        _blocks(chosen, names, path, size, cut_last=as_d4rl),
+        notes,
+        done=done,
+        episode=names.get("episodes"),
+        keep_both=as_d4rl,
+    )
+
+
+def _blocks(
+    chosen: Mapping[str, Column], names: Mapping[str, str], path: Path, size: int, *, cut_last: bool
+) -> Iterator[tuple[Steps, Array | None]]:
+    """Rows as they stand, with where the episode's number is a new one, if there are numbers."""
+    rows = chosen["observations"].shape[0]
+    last: Array | None = None
     for start in range(0, rows, size):
         here = slice(start, min(start + size, rows))
         block = {field: _clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
+        steps = _steps(block)
+        if cut_last and here.stop == rows and steps.next_observations is None:
+            steps.truncated[-1] = True
         if "episodes" not in block:
-            steps = _steps(block, as_d4rl)
-            if as_d4rl and here.stop == rows and steps.next_observations is None:
-                steps.truncated[-1] = True
-            yield steps
+            yield steps, None
             continue
-        new = np.empty(len(block["episodes"]), dtype=bool)
+        new = np.empty(len(steps.rewards), dtype=bool)
         new[1:] = block["episodes"][1:] != block["episodes"][:-1]
-        new[0] = last_episode is not None and block["episodes"][0] != last_episode
-        last_episode = block["episodes"][-1]
-        if held is not None:
-            block = {field: np.concatenate([held[field], block[field]]) for field in block}
-            new = np.concatenate([[False], new])
-        steps = _steps(block, as_d4rl)
-        steps.truncated[:-1] |= new[1:] & ~steps.terminated[:-1]
-        yield steps.part(slice(0, -1))
-        held = {field: values[-1:] for field, values in block.items()}
-    if held is not None:
-        yield _steps(held, as_d4rl)
+        new[0] = last is None or block["episodes"][0] != last
+        last = block["episodes"][-1]
+        yield steps, new
 
 
 def choose(columns: Mapping[str, Column], path: Path, options: ImportOptions) -> dict[str, str]:
@@ -233,8 +246,8 @@ def choose(columns: Mapping[str, Column], path: Path, options: ImportOptions) ->
             have = ", ".join(sorted(columns)) or "nothing"
             wanted = said or " or ".join(usual[:3])
             raise MildlyError(
-                f"{path}: lacks {field} (an array called {wanted}); found {have}. "
-                f"Say which it is with --{_OPTION[field].replace('_', '-')} NAME."
+                f"{path}: lacks {field} (an array called {wanted}); found {have}. Say which it is with "
+                f"mildly data convert SRC DST --{_OPTION[field].replace('_', '-')} NAME."
             )
     return chosen
 
@@ -248,6 +261,14 @@ def _checked_rows(columns: Mapping[str, Column], names: Mapping[str, str], path:
             raise MildlyError(f"{path}: '{name}' holds {columns[name].dtype}, expected numbers.")
     shapes = {field: tuple(columns[name].shape or ()) for field, name in names.items()}
     rows = shapes["observations"][0] if shapes["observations"] else 0
+    if len(shapes["observations"]) == 3:
+        episodes, steps, width = shapes["observations"]
+        raise MildlyError(
+            f"{path}: '{names['observations']}' has shape {shapes['observations']}, as if it were (episodes, steps, "
+            f"size), but one row a step is expected, ({episodes * steps}, {width}). Put the episodes one after "
+            "another, in all arrays, and mark the last row of each in 'terminals' or 'timeouts', or number them in "
+            "'episodes'."
+        )
     for field, name in names.items():
         shape, dimensions = shapes[field], 2 if field in _WIDE else 1
         column = len(shape) == 3 - dimensions and (dimensions == 2 or shape[1] == 1)  # (n,) for (n, 1), or the reverse
@@ -281,15 +302,14 @@ def _clean(values: Array, field: str, where: str) -> Array:
     return values
 
 
-def _steps(block: Mapping[str, Array], as_d4rl: bool) -> Steps:
+def _steps(block: Mapping[str, Array]) -> Steps:
     none = np.zeros(len(block["rewards"]), dtype=bool)
-    terminated, truncated = block.get("terminated", none), block.get("truncated", none)
     return Steps(
         block["observations"],
         block["actions"],
         block["rewards"],
-        terminated.copy(),
-        truncated.copy() if as_d4rl else truncated & ~terminated,
+        block.get("terminated", none).copy(),
+        block.get("truncated", none).copy(),
         block.get("next_observations"),
     )
 

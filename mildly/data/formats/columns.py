@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from mildly.data.formats.episodes import DONE
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
+_RUNS = ("run", "trial", "rollout", "demo", "flight", "session", "lap", "drive", "experiment", "attempt")
 _SINGLE = {
     "reward": ("reward", "rewards", "rew", "r", "next_reward"),
-    "terminated": ("terminated", "terminal", "terminals", "is_terminal", "done", "dones", "next_done"),
+    "terminated": ("terminated", "terminal", "terminals", "is_terminal", *DONE),
     "truncated": ("truncated", "truncation", "timeout", "timeouts", "time_out", "is_truncated"),
     "episode": (
         *("episode", "episode_id", "episode_index", "episode_number", "ep", "episodes"),
-        *("trajectory", "trajectory_id", "traj", "traj_id", "run_id", "session_id"),
+        *("trajectory", "trajectory_id", "traj", "traj_id"),
+        *(f"{word}{end}" for word in _RUNS for end in ("", "_id", "_number", "_index", "_no")),
     ),
 }
 _PREFIXES = {
@@ -24,9 +27,11 @@ _PREFIXES = {
     "action": ("action", "actions", "act", "a", "u", "control", "controls", "command", "cmd"),
     "obs": ("observation", "observations", "obs", "state", "states", "s", "sensor", "sensors"),
 }
+_STEPS = ("step", "steps", "timestep", "time_step", "step_id", "frame_index", "t")
 _CLOCKS = (
-    *("step", "steps", "timestep", "time_step", "t", "time", "timestamp", "elapsed", "date", "datetime"),
-    *("index", "row", "frame", "frame_index", "step_id", "", "unnamed:_0", "__index_level_0__"),
+    *_STEPS,
+    *("time", "timestamp", "elapsed", "date", "datetime"),
+    *("index", "row", "frame", "", "unnamed:_0", "__index_level_0__"),
 )
 _NO_SENSORS = ("id", "return", "returns", "return_to_go", "episode_return", "cumulative_reward", "discount")
 # What comes with a step, but is neither observation nor action.
@@ -46,6 +51,14 @@ class Columns:
     episode: str | None = None
     terminated: str | None = None
     truncated: str | None = None
+    step: str | None = None
+    """Not learnt from, but looked at: it must increase within an episode."""
+    unused: tuple[str, ...] = ()
+
+    @property
+    def done_is_over(self) -> bool:
+        """Whether the terminal flag is called `done` beside one for cut-offs, and so may be true for these as well."""
+        return self.truncated is not None and self.terminated is not None and _plain(self.terminated) in DONE
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -68,6 +81,8 @@ class Columns:
             "terminated": self.terminated or "none",
             "truncated": self.truncated or "none",
         }
+        parts |= {"step": self.step} if self.step else {}
+        parts |= {"not used": _listed(self.unused)} if self.unused else {}
         return "; ".join(f"{role} = {names}" for role, names in parts.items())
 
 
@@ -98,8 +113,8 @@ def choose(names: Sequence[str], numeric: Sequence[str], options: ImportOptions,
     if not many["action"] or not many["obs"] or single["reward"] is None:
         lacking = "action" if not many["action"] else "reward" if single["reward"] is None else "obs"
         raise MildlyError(
-            f'{where}: cannot tell which columns are the {lacking}. Say it with --{lacking} "NAME", or a pattern such '
-            f'as "{lacking}_*". The columns are {_listed(tuple(names), 40)}.'
+            f"{where}: cannot tell which columns are the {lacking}. Say it with mildly data convert SRC DST "
+            f'--{lacking} "NAME", or a pattern such as "{lacking}_*". The columns are {_listed(tuple(names), 40)}.'
         )
     if many["next_obs"] and len(many["next_obs"]) != len(many["obs"]):
         raise MildlyError(
@@ -108,6 +123,10 @@ def choose(names: Sequence[str], numeric: Sequence[str], options: ImportOptions,
         )
     if options.next_obs is None:
         many["next_obs"] = _in_order_of(many["obs"], many["next_obs"])
+    taken |= set(many["obs"])
+    free = [name for name in names if name not in taken]
+    plain = {_plain(name): name for name in reversed(free) if name in numeric}
+    step = next((plain[name] for name in _STEPS if name in plain), None)
     chosen = Columns(
         obs=many["obs"],
         action=many["action"],
@@ -116,8 +135,10 @@ def choose(names: Sequence[str], numeric: Sequence[str], options: ImportOptions,
         episode=single["episode"],
         terminated=single["terminated"],
         truncated=single["truncated"],
+        step=step,
+        unused=tuple(name or "(no name)" for name in free if name != step),
     )
-    return chosen, any(getattr(options, role) is None for role in ("obs", "action", "reward"))
+    return chosen, any(getattr(options, role) is None and getattr(chosen, role) for role in (*_SINGLE, *_PREFIXES))
 
 
 def _one(role: str, names: Sequence[str], usual: Sequence[str], said: str | None, where: str) -> str | None:
@@ -134,7 +155,8 @@ def _matching(role: str, names: Sequence[str], said: str, where: str) -> tuple[s
     """The columns that fit the patterns, pattern by pattern, in the table's order."""
     found: dict[str, None] = {}
     for pattern in (part.strip() for part in said.split(",")):
-        fitting = [name for name in names if name == pattern] or [name for name in names if fnmatchcase(name, pattern)]
+        fitting = [name for name in names if name.strip() == pattern]
+        fitting = fitting or [name for name in names if fnmatchcase(name.strip(), pattern)]
         if not fitting:
             raise MildlyError(
                 f"{where}: no column fits --{role.replace('_', '-')} '{pattern}'. "

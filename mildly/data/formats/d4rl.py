@@ -3,14 +3,14 @@
 The rows follow D4RL's Q-learning view: a row needs a next observation. Where a file stores `next_observations`, every
 row has one and is kept (D4RL's own function drops time-outs even then). Where it does not, the next observation of row
 i is row i + 1, and rows without one (time limits and the file's last row) are dropped. A time-out never ends the value:
-only `terminals` do.
+only `terminals` do. A file of no known task is read as any other arrays are: a terminal row needs no next observation.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mildly.data.options import ImportOptions
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
 
+_FEW = 3  # names quoted in a message
 _LARGE = 1 << 30  # bytes
 _MOST_PACKED = 2000  # more than any compression in use can do: deflate stops at 1032
 
@@ -35,6 +36,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     with _opened(path) as (columns, stored):
         has_terminals = any(name in columns for name in (options.terminated or "", *NAMES["terminated"]))
         has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"]))
+        _check_not_nested(columns, path, options)
     if stored is not None:
         meta = parse_meta(stored, path)
         log = Log(meta, iter(()), where=str(path), scaled=True, notes=list(meta.notes))
@@ -52,10 +54,32 @@ def read(path: Path, options: ImportOptions) -> Log:
         source=f"D4RL file {path.name}" if task else f"HDF5 file {path.name}",
     )
     log = Log(meta, iter(()), where=str(path), scaled=task is not None)
-    log.steps = _rows(path, options, log.notes, as_d4rl=True)
+    log.steps = _rows(path, options, log.notes, as_d4rl=task is not None)
     if task is not None:
         log.steps = _as_the_task_knows(log.steps, task, has_timeouts)
     return log
+
+
+def _check_not_nested(columns: Mapping[str, Any], path: Path, options: ImportOptions) -> None:
+    """A file that keeps each episode in a group of its own has no arrays where we look for them."""
+    groups = [found for found in columns.values() if isinstance(found, h5py.Group)]
+    if not groups or options.obs or any(name in columns for name in (*NAMES["observations"], *NAMES["actions"])):
+        return
+    inside: list[str] = []
+
+    def look(_: str, found: Any) -> bool | None:
+        inside.extend([found.name.strip("/")] if isinstance(found, h5py.Dataset) else [])
+        return True if len(inside) == _FEW else None  # which ends the visit
+
+    for group in groups:
+        if len(inside) < _FEW:
+            group.visititems(look)
+    if inside:
+        raise MildlyError(
+            f"{path}: its arrays are in groups ({', '.join(inside)}, ...), which are not read. They are expected at "
+            "the top of the file, 'observations', 'actions' and 'rewards', one row a step, the episodes one after "
+            "another, with the last row of each marked in 'terminals' or 'timeouts'."
+        )
 
 
 def _as_the_task_knows(steps: Iterator[Steps], task: Task, has_timeouts: bool) -> Iterator[Steps]:

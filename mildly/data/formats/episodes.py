@@ -1,0 +1,66 @@
+"""Where episodes end: the flags of a log and its episode numbers, which may contradict each other, brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mildly.data.assemble import Steps
+from mildly.data.dataset import Array
+
+DONE = ("done", "dones", "next_done", "next_dones")
+"""Flags that often mean no more than that the episode is over, for whatever reason."""
+
+
+def with_ends(
+    rows: Iterable[tuple[Steps, Array | None]],
+    notes: list[str],
+    *,
+    done: str | None = None,
+    episode: str | None = None,
+    keep_both: bool = False,
+) -> Iterator[Steps]:
+    """Rows with flags that agree.
+
+    Args:
+        rows: blocks, each with where the episode's number is a new one (true in the very first row); None without
+            numbers. A row before such a one is the last of its episode.
+        notes: gets what was contradictory.
+        done: the terminal flag, if it is one of `DONE` beside a flag of cut-offs: a row that has both is cut off.
+            Otherwise it is terminal.
+        episode: the column of the numbers, for the notes.
+        keep_both: leave rows with both flags as they are, as D4RL's rules need them.
+    """
+    both = inside = 0
+    held: Steps | None = None  # the last row, until it is known whether its episode goes on
+    for raw, starts in rows:
+        steps = raw if keep_both else _agreeing(raw, over=done is not None)
+        both += int((raw.terminated & raw.truncated).sum())
+        if starts is None:
+            yield steps
+            continue
+        starts = starts[1:] if held is None else starts
+        steps = Steps.join(held, steps)
+        inside += int(((steps.terminated | steps.truncated)[:-1] & ~starts).sum())
+        steps = steps._replace(truncated=steps.truncated.copy())
+        steps.truncated[:-1] |= starts & ~steps.terminated[:-1]
+        yield steps.part(slice(0, -1))
+        held = steps.part(slice(-1, None))
+    if held is not None:
+        yield held._replace(truncated=held.truncated | ~held.terminated)
+    if both and done is not None:
+        notes.append(
+            f"{both:,} row(s) are both {done} and cut off; '{done}' is taken to mean that the episode is over, and "
+            "these were cut off."
+        )
+    if inside and episode is not None:
+        notes.append(
+            f"{inside:,} row(s) are flagged as an episode's last, but by '{episode}' the episode goes on; what follows "
+            "is taken for an episode of its own."
+        )
+
+
+def _agreeing(steps: Steps, *, over: bool) -> Steps:
+    """No row has both flags."""
+    if over:
+        return steps._replace(terminated=steps.terminated & ~steps.truncated)
+    return steps._replace(truncated=steps.truncated & ~steps.terminated)
