@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from mildly.data.convert import convert, export
 from mildly.data.dataset import Dataset, Meta
+from mildly.data.formats import minari as minari_format
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
@@ -272,3 +273,20 @@ def test_convert_takes_minari_on_either_side(tmp_path: Path) -> None:
     native = convert("minari:pendulum/random-v0", tmp_path / "native")
     convert(tmp_path / "native", "minari:pendulum/copy-v0")
     assert load_dataset("minari:pendulum/copy-v0").meta.fingerprint == native.meta.fingerprint
+
+
+def test_many_episodes_are_handed_over_in_parts_and_come_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minari_format, "_AT_ONCE", 3)
+    rows = 80
+    observations = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+    data = Dataset.from_arrays(
+        observations,
+        np.random.default_rng(0).uniform(-1, 1, (rows, 1)),
+        np.arange(rows),
+        observations + 2,
+        np.zeros(rows),
+        np.arange(rows) % 10 == 9,
+        Meta("many"),
+    )
+    export(data, "minari:many/parts-v0")
+    assert load_dataset("minari:many/parts-v0").meta.fingerprint == data.meta.fingerprint

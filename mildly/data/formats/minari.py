@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from mildly.data.tasks import task_of_env
 from mildly.errors import MildlyError
 
 PREFIX = "minari:"
+_AT_ONCE = 100  # episodes handed over together, so that a large set is never held whole
 
 
 def is_folder(path: Path) -> bool:
@@ -160,12 +162,11 @@ def _bounds(dataset: Dataset, env_id: str | None) -> tuple[Array, Array]:
     return np.asarray(low or -unit, dtype=np.float32), np.asarray(high or unit, dtype=np.float32)
 
 
-def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> list[Any]:
-    """The episodes, each with its last next observation behind its observations."""
+def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> Iterator[Any]:
+    """The episodes one by one, each with its last next observation behind its observations."""
     from minari.data_collector import EpisodeBuffer
 
     low, high = low.astype(np.float64), high.astype(np.float64)
-    buffers = []
     for i, rows in enumerate(dataset.episodes()):
         joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
         if not np.array_equal(*joined):
@@ -174,21 +175,18 @@ def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> list[Any]:
                 "of a row is not the observation of the following one."
             )
         actions = (high + low) / 2 + dataset.actions[rows] * ((high - low) / 2)
-        buffers.append(
-            EpisodeBuffer(
-                id=i,
-                observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),
-                actions=actions.astype(np.float32),
-                rewards=dataset.rewards[rows],
-                terminations=dataset.terminated[rows],
-                truncations=dataset.truncated[rows],
-            )
+        yield EpisodeBuffer(
+            id=i,
+            observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),
+            actions=actions.astype(np.float32),
+            rewards=dataset.rewards[rows],
+            terminations=dataset.terminated[rows],
+            truncations=dataset.truncated[rows],
         )
-    return buffers
 
 
 def _create(
-    minari: ModuleType, dataset: Dataset, name: str, buffers: list[Any], actions: Any, env_id: str | None
+    minari: ModuleType, dataset: Dataset, name: str, buffers: Iterator[Any], actions: Any, env_id: str | None
 ) -> None:
     from gymnasium.spaces import Box
 
@@ -196,12 +194,14 @@ def _create(
         warnings.simplefilter("ignore")  # Minari asks for an author and the like
         made = minari.create_dataset_from_buffers(
             dataset_id=name.removeprefix(PREFIX),
-            buffer=buffers,
+            buffer=list(islice(buffers, _AT_ONCE)),
             env=env_id,
             observation_space=Box(-np.inf, np.inf, (dataset.observation_size,), np.float32),
             action_space=actions,
             description=dataset.meta.source or None,
         )
+        while more := list(islice(buffers, _AT_ONCE)):
+            made.update_dataset_from_buffer(more)
         if dataset.meta.reference_min is not None and dataset.meta.reference_max is not None:
             scores = {"ref_min_score": dataset.meta.reference_min, "ref_max_score": dataset.meta.reference_max}
             made.storage.update_metadata(scores)
