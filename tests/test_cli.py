@@ -118,11 +118,11 @@ def test_file_that_is_no_data_set_is_named_with_what_is_wrong(refused: Refused, 
         tmp_path / "absent" / "folder": "no such file or folder",
         tmp_path / "text.hdf5": "not what its name says",
         tmp_path / "notes.txt": "do not know this kind of file",
-        tmp_path / "folder": "no dataset.json and no .npy files in this folder",
+        tmp_path / "folder": "no dataset.json, no .npy files and no tables",
         write_hdf5(tmp_path / "keyless.hdf5", rewards=None): "lacks rewards",
         write_hdf5(tmp_path / "nan.hdf5", observations=with_nan): "'observations' has NaN or infinite values",
         write_hdf5(tmp_path / "short.hdf5", actions=np.zeros((29, 1))): "'actions' has shape (29, 1)",
-        write_hdf5(tmp_path / "wide.hdf5", actions=np.full((30, 1), 7.5)): "is 7.5",
+        write_hdf5(tmp_path / "hopper-wide-v2.hdf5", actions=np.full((30, 1), 7.5)): "is 7.5",
     }
     for path, message in cases.items():
         for said in (refused("data", "info", str(path)), refused("train", "bc", "--dataset", str(path))):

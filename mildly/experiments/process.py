@@ -61,11 +61,11 @@ def start(task: Task) -> subprocess.Popen[bytes]:
             stderr=log,
             env={**os.environ, **dict.fromkeys(_THREADS, str(task.threads))},
             start_new_session=True,
+            bufsize=0,  # nothing is kept back, to be written when the pipe is closed
         )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has died already, which its exit code tells
         process.stdin.write(json.dumps(dataclasses.asdict(task)).encode() + b"\n")
-        process.stdin.flush()
     return process
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,7 +64,12 @@ def run_sweep(
         raise MildlyError(f"{root}: cannot be made ({error.strerror}). Choose another --out.") from error
     with Run(root).locked():
         board = Board(Counts(len(jobs)))
-        tasks = _open_tasks(jobs, root, threads, board.say)
+        try:
+            tasks = _open_tasks(jobs, root, threads, board.say)
+        except MildlyError:
+            with suppress(OSError):
+                root.rmdir()  # unless something is in it
+            raise
         board.counts.done = len(jobs) - len(tasks)
         if not tasks:
             return {}
