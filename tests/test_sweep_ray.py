@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import COMMAND, SCHEDULE, content, run_fields
+from test_sweep import EIGHTEEN
 
 from mildly.errors import MildlyError
 from mildly.experiments import on_ray
@@ -79,6 +80,27 @@ def test_a_sweep_that_loses_a_node_brings_the_bits_of_a_sweep_without_ray(
     for job in jobs:
         assert content(out / job.name) == content(tmp_path / "local" / job.name), job.name
         assert Run(out / job.name).plan().dataset == "pendulum-mixed"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_eighteen_jobs_on_a_cluster_that_loses_a_node_equal_those_run_here(tmp_path: Path, cluster: Any) -> None:
+    both, node = cluster
+    spec, out = tmp_path / "spec.toml", tmp_path / "ray"
+    spec.write_text(EIGHTEEN)
+    jobs = expand(read_spec(spec))
+    command = [*COMMAND, "sweep", str(spec), "--out", str(out), "--ray", both.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as sweep:
+        while sum(reached(out / job.name) >= job.plan.steps for job in jobs) < 6:
+            assert sweep.poll() is None
+            time.sleep(0.1)
+        both.remove_node(node, allow_graceful=False)
+        told, _ = sweep.communicate(timeout=1200)
+    assert sweep.returncode == 0
+    assert "18 of 18 jobs complete" in told
+    assert run_sweep(jobs, tmp_path / "local") == {}
+    for job in jobs:
+        assert content(out / job.name) == content(tmp_path / "local" / job.name), job.name
 
 
 def test_without_ray_and_without_a_cluster_the_message_says_what_to_do(
