@@ -18,7 +18,15 @@ from mildly.errors import MildlyError
 from mildly.evaluation.results import FINAL, Result, find_runs, load_results
 from mildly.experiments.exhibits import EXHIBITS, METHODS, paper_scores
 from mildly.experiments.paper import chosen, jobs_of, parse_fields, source_of
-from mildly.report.exhibit import changes, comma_separated, latex, markdown, official_name, score_table
+from mildly.report.exhibit import (
+    changes,
+    comma_separated,
+    latex,
+    like_the_paper,
+    markdown,
+    official_name,
+    score_table,
+)
 from mildly.run import Plan, Run
 
 TABLE = EXHIBITS["table1"]
@@ -106,6 +114,10 @@ def test_what_is_cut_down_is_cut_down() -> None:
         chosen(TABLE, [], ["bcq"])
     with pytest.raises(MildlyError, match="num_actions=1"):
         parse_fields(["num_actions"])
+    with pytest.raises(MildlyError, match="Did you mean 'num_actions'"):
+        jobs_of(TABLE, methods=["MCQ"], fields={"num_action": 1})
+    studied = jobs_of(EXHIBITS["fig-parameters"], seeds=1, fields={"num_actions": 1})
+    assert len({job.name for job in studied}) == len(studied)
 
 
 def test_a_re_collected_set_stands_in_only_where_the_official_file_is_absent(tmp_path: Path) -> None:
@@ -176,6 +188,22 @@ def test_stand_ins_and_settings_that_are_not_the_paper_s_are_named() -> None:
     assert table.label("hopper-medium-v2") == "hopper-medium-v2 (re-collected)"
     assert "MCQ: num_actions 1." in " ".join(table.footnotes())
     assert "orientation" in " ".join(table.footnotes())
+
+
+def test_runs_with_other_settings_or_data_are_never_mixed_and_the_nearest_to_the_paper_count() -> None:
+    name = "hopper-medium-v2"
+    runs = [
+        result("mcq", name, [10.0] * 9, lam=0.5),
+        result("mcq", name, [90.0], lam=0.7),
+        result("mcq", "hopper-medium-recollected", [40.0], lam=0.7, seed=1),
+    ]
+    for order in (runs, runs[::-1]):
+        table = score_table(TABLE, order, datasets=[name], methods=["MCQ"], implemented=["mcq"])
+        cell = table.cell(name, "MCQ")
+        assert cell is not None
+        assert (cell.scores, cell.changes, cell.stand_in, cell.left_out) == ((90.0,), (), False, 2)
+        assert "2 further run(s)" in " ".join(table.footnotes())
+    assert like_the_paper([]) == []
 
 
 def test_the_table_as_markdown_latex_and_csv_holds_both_numbers() -> None:
@@ -261,6 +289,7 @@ def test_the_cost_table_counts_gradient_steps_alone(tmp_path: Path, capsys: pyte
     pretend(run, "halfcheetah-medium-recollected")
     values = {"update": 3.0, "data": 0.5, "bookkeeping": 0.5, "evaluation": 100.0, "checkpoint": 9.0}
     (run.path / "timing.json").write_text(json.dumps({**values, "peak_megabytes": 321}))
+    run.append("metrics.jsonl", {"step": 4000})  # lines run ahead of the checkpoint that the timing belongs to
     assert main(["paper", "table-cost", "--render-only", "--runs", str(tmp_path / "runs")]) == 0
     shown = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert shown["MCQ"] == ["MCQ", "100.0", "321", "1", "30.3", "1200"]

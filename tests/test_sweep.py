@@ -474,6 +474,29 @@ def test_a_worker_that_dies_at_once_is_a_failed_job_and_no_more(tmp_path: Path, 
     assert tasks[0].log.read_text().count("--- ") == 3
 
 
+def test_a_folder_of_files_that_has_changed_is_not_taken_for_what_was_converted(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    rows = "obs_0,action_0,reward\n" + "".join(f"{i},{(-1) ** i / 2},1.0\n" for i in range(9))
+    for i in range(2):
+        (logs / f"run_{i}.csv").write_text(rows)
+    spec = tmp_path / "spec.toml"
+    spec.write_text(f'algorithms = "bc"\ndatasets = "{logs}"\nsteps = 5\ncheck = false\n[fields]\nhidden = [8, 8]\n')
+    assert run_sweep(expand(read_spec(spec)), tmp_path / "out") == {}
+    (logs / "run_1.csv").write_text(rows.replace("1.0", "50.0"))
+    with pytest.raises(MildlyError, match="made of other data"):
+        run_sweep(expand(read_spec(spec)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("[mcq]\nlam = 0.5", "not in 'algorithms'"), ("[fields]\nhidden = []", "an empty list")]
+)
+def test_what_would_run_nothing_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "spec.toml").write_text(f'algorithms = "bc"\ndatasets = "pendulum-mixed"\n{text}\n')
+    with pytest.raises(MildlyError, match=message):
+        read_spec(tmp_path / "spec.toml")
+
+
 # Minutes long.
 
 EIGHTEEN = """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import train_tiny
 
+from mildly.errors import MildlyError
 from mildly.training.loop import resume
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -35,3 +37,10 @@ def test_a_prolonged_run_has_each_step_once(tmp_path: Path) -> None:
 
 def test_without_the_option_there_are_none(tmp_path: Path) -> None:
     assert not (train_tiny("bc", tmp_path / "run", steps=20).path / "tensorboard").exists()
+
+
+def test_without_the_package_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MildlyError, match=r"mildly\[tensorboard\]"):
+        train_tiny("bc", tmp_path / "run", steps=20, tensorboard=True)
+    assert not (tmp_path / "run").exists()

@@ -51,7 +51,9 @@ def scale_actions(
                 f"{actions[rows][row, column]:.6g}. Give the right bounds with --action-low and --action-high, or clip "
                 "the actions with --clip-actions, as most environments do."
             )
-        actions[rows] = block.clip(-1, 1) if options.clip_actions else block
+        if options.clip_actions:
+            block = np.where(np.isfinite(block), block.clip(-1, 1), block)  # an infinite action is no large one
+        actions[rows] = block
     if beyond and options.clip_actions:
         notes.append(f"{beyond:,} row(s) had actions beyond the bounds, which were clipped.")
     if (low == -1).all() and (high == 1).all():

@@ -28,7 +28,7 @@ def native(job: Job, out: Path, say: Callable[[str], None]) -> Path:
             return source.resolve()
     name = job.plan.data.name
     folder = (out / "data" / safe(name)).resolve()
-    origin = {"source": reference(job.dataset), "modified": source.stat().st_mtime_ns if source else None}
+    origin = {"source": reference(job.dataset), "modified": _stamp(source) if source else None}
     note = folder.with_name(f"{folder.name}.json")
     if folder.exists():
         if json.loads(note.read_text()) != origin:
@@ -42,6 +42,12 @@ def native(job: Job, out: Path, say: Callable[[str], None]) -> Path:
     for line in convert(job.dataset, folder, ImportOptions(name=name)).meta.notes:  # what was guessed must be told
         say(f"{job.dataset}: {line}")
     return folder
+
+
+def _stamp(source: Path) -> list[list[object]]:
+    """Name, size and time of every file of a source: a folder's own time does not change with its files'."""
+    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def look_at(folder: Path, jobs: Sequence[Job]) -> list[str]:

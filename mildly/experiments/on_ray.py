@@ -137,6 +137,8 @@ def _unpacked(parcel: _Parcel) -> Path:
 
     cache = Path(tempfile.gettempdir()) / f"mildly-{getpass.getuser()}"
     cache.mkdir(mode=0o700, exist_ok=True)
+    if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o077:
+        raise MildlyError(f"{cache}: is not a folder of this user's alone. Remove it, or set TMPDIR to another place.")
     folder = cache / parcel.key
     with (cache / f"{parcel.key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -37,12 +38,13 @@ def jobs_of(
         fields: hyperparameters that are to differ from the paper's.
         data_dir: folder in which the data are looked for.
     """
-    jobs: list[Job] = []
+    jobs: dict[str, Job] = {}  # by name: with fields of the user's, two studies may ask for the same run
     for study in exhibit.studies:
         here = runnable(study, methods)
         rows = [name for name in study.datasets if not datasets or name in datasets]
         if not here or not rows:
             continue
+        _check_fields(fields or {}, here)
         spec = Spec(
             algorithms=tuple(METHODS[method] for method in here),
             datasets=tuple(source_of(name, data_dir) for name in rows),
@@ -51,8 +53,17 @@ def jobs_of(
             fields={**{name: list(values) for name, values in study.fields.items()}, **(fields or {})},
             own={},
         )
-        jobs += expand(spec)
-    return jobs
+        jobs |= {job.name: job for job in expand(spec)}
+    return list(jobs.values())
+
+
+def _check_fields(fields: Mapping[str, Any], methods: Sequence[str]) -> None:
+    from mildly.algorithms import ALGORITHMS
+
+    known = {field.name for name in methods for field in dataclasses.fields(ALGORITHMS[METHODS[name]].Config)}
+    for name in fields:
+        if name not in known:
+            raise unknown_name("field", name, known)
 
 
 def runnable(study: Study, methods: Sequence[str] = ()) -> list[str]:

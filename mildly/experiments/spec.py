@@ -106,7 +106,14 @@ def _checked(values: Mapping[str, Any]) -> Spec:
             raise MildlyError(f"'{name}' is no field of an algorithm's config: write it above [fields].")
         if not any(name in names for names in known.values()):
             raise unknown_name("field", name, set().union(*known.values()))
+    unused = [name for name in ALGORITHMS if name in values and name not in algorithms]
+    if unused:
+        raise MildlyError(f"[{unused[0]}] is about an algorithm that is not in 'algorithms'.")
     own = {algorithm: values.get(algorithm, {}) for algorithm in algorithms}
+    for given in (fields, *own.values()):
+        for name, value in given.items():
+            if value == []:
+                raise MildlyError(f"'{name}' is an empty list: give at least one value.")
     for algorithm, given in own.items():
         for name in given:
             if name not in {*options, *known[algorithm]}:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mildly.evaluation.results import Result
 from mildly.experiments.exhibits import COST, METHODS, Exhibit
+from mildly.experiments.process import reached
 from mildly.report.exhibit import official_name
 from mildly.run import Run
 
@@ -35,10 +36,10 @@ def costs(exhibit: Exhibit, results: Sequence[Result]) -> list[Cost]:
         for result in results:
             if result.plan.algorithm == METHODS[method] and official_name(result.plan.data.name, exhibit.datasets):
                 run = Run(result.path)
-                spent, lines = run.timing(), run.metrics()
-                if lines and "update" in spent:
+                spent, steps = run.timing(), reached(run.path)  # both as of the last checkpoint
+                if steps and "update" in spent:
                     total = sum(spent.get(part, 0.0) for part in ("update", "data", "bookkeeping"))
-                    seconds.append(1000 * total / lines[-1]["step"])
+                    seconds.append(1000 * total / steps)
                     peaks.append(run.peak_megabytes())
         mean = float(np.mean(seconds)) if seconds else None
         peak = max((peak for peak in peaks if peak is not None), default=None)

@@ -34,6 +34,8 @@ class Cell:
     """Whether the data are re-collected ones in the place of the official file."""
     changes: tuple[str, ...] = ()
     """Settings that are not the paper's, such as `num_actions 1`."""
+    left_out: int = 0
+    """Further runs there are, with other settings or data, or shorter."""
 
     @property
     def mean(self) -> float:
@@ -106,6 +108,9 @@ class ScoreTable:
         )
         if changed:
             notes.append(f"Settings that are not the paper's: {'; '.join(changed)}.")
+        left_out = sum(cell.left_out for cell in cells)
+        if left_out:
+            notes.append(f"{left_out} further run(s) with other settings or data, or shorter, are not in the table.")
         if self.absent:
             notes.append(f"Not implemented yet: {', '.join(self.absent)}.")
         missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.absent) * len(self.datasets)
@@ -157,26 +162,45 @@ def score_table(
     """
     rows = tuple(name for name in exhibit.datasets if not datasets or name in datasets)
     columns = tuple(name for name in exhibit.methods if not methods or name in methods)
-    groups: dict[tuple[str, str], dict[int, Result]] = {}
+    groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         dataset = official_name(result.plan.data.name, rows)
         method = next((name for name in columns if METHODS[name] == result.plan.algorithm), None)
         if dataset is None or method is None or result.score is None:
             continue
-        seeds = groups.setdefault((dataset, method), {})
-        if result.plan.seed not in seeds or result.step > seeds[result.plan.seed].step:
-            seeds[result.plan.seed] = result
-    cells = {
-        key: Cell(
-            tuple(result.score for result in seeds.values() if result.score is not None),
-            min(result.step for result in seeds.values()),
-            any(_STAND_IN.search(result.plan.data.name) for result in seeds.values()),
-            tuple(dict.fromkeys(change for result in seeds.values() for change in changes(result.plan))),
+        groups.setdefault((dataset, method), []).append(result)
+    cells = {}
+    for key, candidates in groups.items():
+        alike = like_the_paper(candidates)
+        cells[key] = Cell(
+            tuple(result.score for result in alike if result.score is not None),
+            min(result.step for result in alike),
+            is_stand_in(alike[0]),
+            tuple(changes(alike[0].plan)),
+            len(candidates) - len(alike),
         )
-        for key, seeds in groups.items()
-    }
     absent = tuple(name for name in columns if METHODS[name] not in implemented)
     return ScoreTable(exhibit, rows, columns, cells, absent)
+
+
+def is_stand_in(result: Result) -> bool:
+    """Whether a run's data were re-collected."""
+    return bool(_STAND_IN.search(result.plan.data.name))
+
+
+def like_the_paper(results: Sequence[Result]) -> list[Result]:
+    """Of runs of one method on one task, those that belong together and are nearest to the paper; one a seed.
+
+    Runs with different settings or data are never mixed: the fewest changes come first, then the official data, then
+    the larger number of seeds. Of two runs with the same seed the longer one counts.
+    """
+    groups: dict[tuple[tuple[str, ...], bool], dict[int, Result]] = {}
+    for result in results:
+        seeds = groups.setdefault((tuple(changes(result.plan)), is_stand_in(result)), {})
+        if result.plan.seed not in seeds or result.step > seeds[result.plan.seed].step:
+            seeds[result.plan.seed] = result
+    best = min(groups, key=lambda key: (len(key[0]), key[1], -len(groups[key])), default=None)
+    return [] if best is None else list(groups[best].values())
 
 
 def markdown(table: ScoreTable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from mildly.errors import MildlyError
 from mildly.evaluation.results import Result
 from mildly.experiments.exhibits import Exhibit
 from mildly.files import replacing
-from mildly.report.exhibit import official_name
+from mildly.report.exhibit import changes, is_stand_in, like_the_paper, official_name
 from mildly.run import Run
 
 Curve = tuple[Array, Array, Array]
@@ -24,8 +25,10 @@ _VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_targe
 
 def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
     """Scores and values of the data's actions against lambda (above) and N (below), for each data set."""
+    usual = Counter(result.plan.config["num_actions"] for result in results if result.plan.algorithm == "mcq")
+    number = 10 if 10 in usual or not usual else usual.most_common(1)[0][0]
     rows: list[tuple[str, Callable[[Result], bool]]] = [
-        ("lam", lambda result: result.plan.config["num_actions"] == 10),
+        ("lam", lambda result: result.plan.config["num_actions"] == number),
         ("num_actions", lambda result: result.plan.config["lam"] == 0.95),
     ]
     datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
@@ -41,10 +44,12 @@ def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> 
             score, value = axes[row][2 * i], axes[row][2 * i + 1]
             for setting in sorted(groups):
                 label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
-                _draw(score, _curve(groups[setting], _scores), label)
-                _draw(value, _curve(groups[setting], _metric("q_data")), label)
-            score.set_title(f"score, {name}", fontsize=9, loc="left")
-            value.set_title(f"Q of the data's actions, {name}", fontsize=9, loc="left")
+                alike = like_the_paper(groups[setting])
+                _draw(score, _curve(alike, _scores), label)
+                _draw(value, _curve(alike, _metric("q_data")), label)
+            title = _title(name, like_the_paper(_on(name, exhibit, results)))
+            score.set_title(f"score, {title}", fontsize=9, loc="left")
+            value.set_title(f"Q of the data's actions, {title}", fontsize=9, loc="left")
             if groups:
                 score.legend(fontsize=7, frameon=False)
     return _save(figure, path)
@@ -57,11 +62,17 @@ def value_estimates(exhibit: Exhibit, results: Sequence[Result], path: Path) -> 
         raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
     figure, axes = _axes(1, len(datasets))
     for axis, name in zip(axes[0], datasets, strict=True):
+        alike = like_the_paper(_on(name, exhibit, results))
         for metric, words in _VALUES.items():
-            _draw(axis, _curve(_on(name, exhibit, results), _metric(metric)), f"Q {words}")
-        axis.set_title(name, fontsize=9, loc="left")
+            _draw(axis, _curve(alike, _metric(metric)), f"Q {words}")
+        changed = "".join(f", {change}" for change in changes(alike[0].plan))
+        axis.set_title(_title(name, alike) + changed, fontsize=9, loc="left")
     axes[0][0].legend(fontsize=7, frameon=False)
     return _save(figure, path)
+
+
+def _title(name: str, results: Sequence[Result]) -> str:
+    return f"{name} (re-collected)" if any(map(is_stand_in, results)) else name
 
 
 def _on(name: str, exhibit: Exhibit, results: Sequence[Result]) -> list[Result]:
@@ -85,7 +96,8 @@ def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float
     if not steps:
         return None
     matrix = np.array([[line[step] for step in steps] for line in lines])
-    return np.array(steps), matrix.mean(axis=0), matrix.std(axis=0)
+    spread = matrix.std(axis=0, ddof=1) if len(matrix) > 1 else np.zeros(len(steps))
+    return np.array(steps), matrix.mean(axis=0), spread
 
 
 def _axes(rows: int, columns: int) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ from mildly.training import checkpoint
 from mildly.training.heed import heed
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
-from mildly.training.tensorboard import events
+from mildly.training.tensorboard import check_events, events
 
 _NAMED = 12  # names in a message
 
@@ -183,6 +183,7 @@ class _Training:
 
     def __init__(self, run: Run, plan: Plan, data: Dataset) -> None:
         self.run, self.plan, self.data = run, plan, data
+        check_events(plan)
         if plan.env is not None:
             bounds = plan.data.action_low, plan.data.action_high
             check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'", bounds)

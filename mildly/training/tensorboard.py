@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from mildly.errors import MildlyError
 from mildly.run import Plan, Run
@@ -31,11 +31,7 @@ class _Nothing:
 
 class _Files:
     def __init__(self, folder: str, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MildlyError("event files need the tensorboard package: pip install 'mildly[tensorboard]'.") from error
-        self.writer = SummaryWriter(folder, purge_step=step + 1)
+        self.writer = _summary_writer()(folder, purge_step=step + 1)
 
     def write(self, step: int, values: Mapping[str, float | None], group: str) -> None:
         for name, value in values.items():
@@ -44,6 +40,20 @@ class _Files:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MildlyError("event files need the tensorboard package: pip install 'mildly[tensorboard]'.") from error
+    return SummaryWriter
+
+
+def check_events(plan: Plan) -> None:
+    """Raise where event files are asked for but cannot be written, before anything is."""
+    if plan.tensorboard:
+        _summary_writer()
 
 
 def events(plan: Plan, run: Run, step: int) -> Events:

@@ -299,3 +299,11 @@ def test_mapping_and_policy_are_inverse_to_each_other() -> None:
     actions, meta, _ = scaled(values, bounds(-3, 5))
     low, high = np.float32(meta.action_low), np.float32(meta.action_high)
     np.testing.assert_allclose(low + (actions + 1) * (high - low) / 2, values, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_clipping_does_not_hide_an_action_that_is_not_finite(tmp_path: Path, value: float) -> None:
+    lines = [f"{i},{value if i == 3 else 0.5 - i},1.0,0" for i in range(6)]
+    (tmp_path / "log.csv").write_text("\n".join(["obs_0,action_0,reward,episode", *lines]) + "\n")
+    with pytest.raises(MildlyError, match="NaN or infinite"):
+        load_dataset(tmp_path / "log.csv", action_low=-1, action_high=1, clip_actions=True)

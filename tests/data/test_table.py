@@ -369,3 +369,11 @@ print(len(data), time.perf_counter() - start, resource.getrusage(resource.RUSAGE
     assert count == rows - rows // 1000
     assert seconds < 15
     assert gigabytes < 1.5
+
+
+@pytest.mark.parametrize("blank", ["", "NA"])
+def test_an_empty_episode_cell_in_a_csv_is_told(tmp_path: Path, blank: str) -> None:
+    lines = [f"{i},0.5,1.0,{3 if i < 6 else blank}" for i in range(10)]
+    (tmp_path / "log.csv").write_text("\n".join(["obs_0,action_0,reward,episode", *lines]) + "\n")
+    with pytest.raises(MildlyError, match="empty cells"):
+        load_dataset(tmp_path / "log.csv")

@@ -147,9 +147,7 @@ def _text(arrow: ModuleType, path: Path, dialect: Dialect, kinds: dict[str, Any]
         use_threads=False,  # hardly slower, and it knows the line of an error
     )
     parsing = arrow.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
-    conversion = arrow.csv.ConvertOptions(
-        decimal_point=dialect.decimal, null_values=MISSING, strings_can_be_null=kinds is None
-    )
+    conversion = arrow.csv.ConvertOptions(decimal_point=dialect.decimal, null_values=MISSING, strings_can_be_null=True)
     if kinds is not None:
         conversion.column_types, conversion.include_columns = kinds, list(kinds)
         conversion.true_values, conversion.false_values = _TRUE, _FALSE
