@@ -211,6 +211,11 @@ class Run:
             file.write(json.dumps(line) + "\n")
 
 
+def training_seconds(seconds: Mapping[str, float]) -> float:
+    """Of what `Run.timing` gives, that spent on gradient steps: evaluations and checkpoints do not count."""
+    return sum(seconds.get(part, 0.0) for part in ("update", "data", "bookkeeping"))
+
+
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
     found = {"python": platform.python_version()}

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mildly.data.dataset import Array
 from mildly.errors import MildlyError
 from mildly.run import Plan, Run
 
 FINAL = 10
 """Evaluations at the end of a run whose mean is its score (the paper's protocol)."""
+
+
+def spread(values: Sequence[float] | Array) -> float | None:
+    """The standard deviation over seeds that every table and picture shows, with n - 1; None for a single seed."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 @dataclass(frozen=True)

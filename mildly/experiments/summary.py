@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mildly.evaluation.results import load_results
+from mildly.evaluation.results import load_results, spread
 from mildly.experiments.spec import Job
 
 
@@ -24,10 +24,11 @@ class Cell:
     def __str__(self) -> str:
         if not self.values:
             return "-"
-        spread = f" ± {np.std(self.values, ddof=1):.1f}" if len(self.values) > 1 else ""
+        deviation = spread(self.values)
+        band = "" if deviation is None else f" ± {deviation:.1f}"
         unit = "" if self.scored else " (return)"
         missing = "" if len(self.values) == self.seeds else f" ({len(self.values)} of {self.seeds} seeds)"
-        return f"{np.mean(self.values):.1f}{spread}{unit}{missing}"
+        return f"{np.mean(self.values):.1f}{band}{unit}{missing}"
 
 
 def summarise(jobs: Sequence[Job], out: Path) -> dict[tuple[str, str], dict[str, Cell]]:

@@ -11,7 +11,7 @@ from mildly.evaluation.results import Result
 from mildly.experiments.exhibits import COST, METHODS, Exhibit
 from mildly.experiments.process import reached
 from mildly.report.exhibit import official_name
-from mildly.run import Run
+from mildly.run import Run, training_seconds
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ def costs(exhibit: Exhibit, results: Sequence[Result]) -> list[Cost]:
                 run = Run(result.path)
                 spent, steps = run.timing(), reached(run.path)  # both as of the last checkpoint
                 if steps and "update" in spent:
-                    total = sum(spent.get(part, 0.0) for part in ("update", "data", "bookkeeping"))
-                    seconds.append(1000 * total / steps)
+                    seconds.append(1000 * training_seconds(spent) / steps)
                     peaks.append(run.peak_megabytes())
         mean = float(np.mean(seconds)) if seconds else None
         peak = max((peak for peak in peaks if peak is not None), default=None)

@@ -14,7 +14,7 @@ import numpy as np
 from mildly.algorithms import algorithm_named
 from mildly.algorithms.base import make_config
 from mildly.errors import MildlyError
-from mildly.evaluation.results import Result
+from mildly.evaluation.results import Result, spread
 from mildly.experiments.exhibits import METHODS, Exhibit, Score, paper_scores
 from mildly.run import Plan
 
@@ -45,11 +45,10 @@ class Cell:
     @property
     def std(self) -> float:
         """Over seeds, with n - 1; 0 for one seed."""
-        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else 0.0
+        return spread(self.scores) or 0.0
 
     def __str__(self) -> str:
-        spread = f" ± {self.std:.1f}" if len(self.scores) > 1 else ""
-        return f"{self.mean:.1f}{spread}"
+        return f"{self.mean:.1f} ± {self.std:.1f}" if len(self.scores) > 1 else f"{self.mean:.1f}"
 
 
 @dataclass(frozen=True)

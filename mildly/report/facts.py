@@ -14,12 +14,13 @@ import numpy as np
 from mildly.data.dataset import Meta
 from mildly.data.registry import list_datasets
 from mildly.errors import MildlyError
+from mildly.experiments.process import reached
 from mildly.report.grouping import Group, differing, settings, shown
 from mildly.report.reading import Record
 from mildly.report.summary import Report
+from mildly.run import training_seconds
 
-_TRAINING = ("update", "data", "bookkeeping")
-PARTS = (*_TRAINING, "evaluation", "checkpoint")
+PARTS = ("update", "data", "bookkeeping", "evaluation", "checkpoint")
 """What `timing.json` tells apart, the largest first."""
 
 
@@ -50,14 +51,15 @@ def costs(report: Report) -> list[Cost]:
             continue
         parts = [*PARTS, *sorted({part for record in timed for part in record.seconds} - set(PARTS))]
         seconds = {part: float(np.mean([record.seconds.get(part, 0.0) for record in timed])) for part in parts}
-        speeds = [record.step / spent for record in timed if (spent := _training_seconds(record)) > 0]
+        speeds = [_timed_step(record) / spent for record in timed if (spent := training_seconds(record.seconds)) > 0]
         peaks = (record.megabytes for record in timed if record.megabytes is not None)
         found.append(Cost(group, seconds, float(np.mean(speeds)) if speeds else None, max(peaks, default=None)))
     return found
 
 
-def _training_seconds(record: Record) -> float:
-    return sum(record.seconds.get(part, 0.0) for part in _TRAINING)
+def _timed_step(record: Record) -> int:
+    """The step that the seconds belong to: that of the checkpoint, which the lines of a run are ahead of."""
+    return reached(record.result.path) or record.step
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mildly.data.dataset import Array
 from mildly.errors import MildlyError
 from mildly.evaluation.results import Result
 from mildly.experiments.exhibits import Exhibit
 from mildly.files import replacing
+from mildly.report.curves import Curve, mean_curve
 from mildly.report.exhibit import changes, is_stand_in, like_the_paper, official_name
 from mildly.run import Run
-
-Curve = tuple[Array, Array, Array]
-"""Steps, mean over seeds, standard deviation over seeds."""
 
 _VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_target": "target"}
 
@@ -90,14 +87,10 @@ def _metric(name: str) -> Callable[[Result], dict[int, float]]:
 
 
 def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float]]) -> Curve | None:
-    """Mean and deviation over runs, at the steps that all of them have."""
+    """Mean and deviation over runs, as far as all of them have come."""
     lines = [found for result in results if (found := values(result))]
-    steps = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
-    if not steps:
-        return None
-    matrix = np.array([[line[step] for step in steps] for line in lines])
-    spread = matrix.std(axis=0, ddof=1) if len(matrix) > 1 else np.zeros(len(steps))
-    return np.array(steps), matrix.mean(axis=0), spread
+    curve = mean_curve([(np.array(list(line)), np.array(list(line.values()))) for line in lines])
+    return None if curve is None else curve.at(curve.runs == len(lines))
 
 
 def _axes(rows: int, columns: int) -> tuple[Any, Any]:
@@ -118,9 +111,9 @@ def _axes(rows: int, columns: int) -> tuple[Any, Any]:
 def _draw(axis: Any, curve: Curve | None, label: str) -> None:
     if curve is None:
         return
-    steps, mean, std = curve
-    (line,) = axis.plot(steps, mean, linewidth=1.3, label=label)
-    axis.fill_between(steps, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
+    (line,) = axis.plot(curve.steps, curve.mean, linewidth=1.3, label=label)
+    band = curve.mean - curve.std, curve.mean + curve.std
+    axis.fill_between(curve.steps, *band, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def _save(figure: Any, path: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mildly.data.dataset import Array
+from mildly.evaluation.results import spread
 from mildly.report.reading import Record
 
 _NAMED_FIELDS = 4  # a name of more fields than this is no name; such groups are numbered
@@ -50,7 +51,7 @@ class Group:
     @property
     def std(self) -> float | None:
         """Standard deviation over seeds (of a sample: n - 1); None for a single one."""
-        return float(self.scores.std(ddof=1)) if len(self.scores) > 1 else None
+        return spread(self.scores)
 
     @property
     def seeds(self) -> int:
