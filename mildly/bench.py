@@ -2,7 +2,8 @@
 
 The machine's own speed is measured in the same run, in turns with the steps: one matrix product of the largest
 shape that the step contains. Their ratio says how much of the time goes into anything but arithmetic, and holds on
-a noisy machine, where milliseconds alone do not.
+a noisy machine, where milliseconds alone do not. For the same reason several algorithms and presets take turns, and
+each is measured as it is for most of a training, with its start behind it.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from mildly.algorithms import algorithm_named
 from mildly.algorithms.base import Algorithm, make_config
-from mildly.data.replay import Batch
+from mildly.data.dataset import Dataset, Meta
+from mildly.data.replay import Batch, Replay
 
 _WARM_UP = 3
+_ROWS = 2048  # transitions of the random data
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 
 
@@ -44,6 +48,8 @@ class Row:
     """Billions a second of one matrix product of the step's largest shape, median."""
     ratio: float
     """gflops / machine_gflops."""
+    speed: float
+    """Steps a second, as a multiple of the algorithm's preset `paper` (or of its first preset) in the same run."""
     peak_memory_mb: float
     largest_product: str
 
@@ -63,43 +69,91 @@ def bench(
     **fields: Any,
 ) -> Row:
     """Time gradient steps of an algorithm on random data of the given sizes."""
-    kind = algorithm_named(algorithm)
-    learner = kind(make_config(kind, preset, "", fields), observation_size, action_size, device=device)
-    batch = _random_batch(learner)
-    _reset_peak_memory(learner.device)
-    for _ in range(_WARM_UP):
-        learner.update(batch)
-    peak = _peak_memory(learner.device)
-    gflop, shape = _count(learner, batch)
-    product = _product(shape, learner.device)
-    for _ in range(_WARM_UP):
-        product()
-    steps, products = [], []
+    candidate = Candidate(algorithm, preset, observation_size, action_size, device, fields)
+    return measure([candidate], repeats)[0]
+
+
+class Candidate:
+    """An algorithm with a preset, ready to take the steps that are timed."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        preset: str,
+        observation_size: int,
+        action_size: int,
+        device: str,
+        fields: Mapping[str, Any],
+    ) -> None:
+        self.algorithm, self.preset = algorithm, preset
+        kind = algorithm_named(algorithm)
+        self.learner = kind(make_config(kind, preset, "", fields), observation_size, action_size, device=device)
+        data = _random_data(self.learner)
+        self.learner.prepare(data)
+        self.learner.skip_start()
+        sampler = self.learner.random_stream(0, "batches")
+        self.batch = Replay.of(data, self.learner.device).sample(self.learner.config.batch_size, sampler)
+        _reset_peak_memory(self.learner.device)
+        for _ in range(_WARM_UP):
+            self.step()
+        self.peak = _peak_memory(self.learner.device)
+        self.gflop, self.shape = _count(self.learner, self.batch)
+        self.product = _product(self.shape, self.learner.device)
+        for _ in range(_WARM_UP):
+            self.product()
+        self.steps: list[float] = []
+        self.products: list[float] = []
+
+    def step(self) -> None:
+        """One gradient step."""
+        self.learner.update(self.batch)
+
+    def turn(self) -> None:
+        """Time one step and one product."""
+        self.steps.append(_seconds(self.step, self.learner.device))
+        self.products.append(_seconds(self.product, self.learner.device))
+
+
+def measure(candidates: Sequence[Candidate], repeats: int) -> list[Row]:
+    """Time the candidates by turns."""
     for _ in range(repeats):
-        steps.append(_seconds(lambda: learner.update(batch), learner.device))
-        products.append(_seconds(product, learner.device))
-    median = statistics.median(steps)
-    machine = 2 * math.prod(shape) / statistics.median(products) / 1e9
+        for candidate in candidates:
+            candidate.turn()
+    medians = [statistics.median(candidate.steps) for candidate in candidates]
+    base = {c.algorithm: median for c, median in reversed(list(zip(candidates, medians, strict=True)))}
+    base |= {c.algorithm: median for c, median in zip(candidates, medians, strict=True) if c.preset == "paper"}
+    return [_row(c, median, base[c.algorithm]) for c, median in zip(candidates, medians, strict=True)]
+
+
+def _row(candidate: Candidate, median: float, base: float) -> Row:
+    machine = 2 * math.prod(candidate.shape) / statistics.median(candidate.products) / 1e9
     return Row(
-        algorithm=algorithm,
-        preset=preset,
+        algorithm=candidate.algorithm,
+        preset=candidate.preset,
         ms_median=median * 1e3,
-        ms_best=min(steps) * 1e3,
-        gflop=gflop,
-        gflops=gflop / median,
+        ms_best=min(candidate.steps) * 1e3,
+        gflop=candidate.gflop,
+        gflops=candidate.gflop / median,
         machine_gflops=machine,
-        ratio=gflop / median / machine,
-        peak_memory_mb=peak,
-        largest_product="x".join(str(size) for size in shape),
+        ratio=candidate.gflop / median / machine,
+        speed=base / median,
+        peak_memory_mb=candidate.peak,
+        largest_product="x".join(str(size) for size in candidate.shape),
     )
 
 
-def _random_batch(learner: Algorithm) -> Batch:
-    n, o, a = learner.config.batch_size, learner.observation_size, learner.action_size
-    generator = torch.Generator().manual_seed(0)
-    columns = [torch.randn((n, *width), generator=generator) for width in ((o,), (a,), (), (o,))]
-    columns[1].tanh_()
-    return Batch(*(column.to(learner.device) for column in (*columns, torch.zeros(n))))
+def _random_data(learner: Algorithm) -> Dataset:
+    n, o, a = max(_ROWS, learner.config.batch_size), learner.observation_size, learner.action_size
+    random = np.random.default_rng(0)
+    return Dataset.from_arrays(
+        observations=random.normal(size=(n, o)),
+        actions=np.tanh(random.normal(size=(n, a))),
+        rewards=random.normal(size=n),
+        next_observations=random.normal(size=(n, o)),
+        terminated=np.zeros(n, bool),
+        truncated=np.zeros(n, bool),
+        meta=Meta("random"),
+    )
 
 
 def _count(learner: Algorithm, batch: Batch) -> tuple[float, tuple[int, int, int]]:

@@ -52,7 +52,7 @@ def ood_loss(
     values: Tensor,
     target: Tensor,
     *,
-    delta: float = 0.0,
+    delta: float | Tensor = 0.0,
     one_sided: bool = False,
     mask: Tensor | None = None,
 ) -> Tensor:

@@ -1,11 +1,12 @@
-"""The networks: a plain MLP, an ensemble of critics evaluated as one, and the tanh-Gaussian actor."""
+"""The networks: a plain MLP, an ensemble of critics evaluated as one, and the actors."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +34,21 @@ class Critics(nn.Module):
 
     Called with states (S, o) and actions (S, a) it gives values (K, S); with n actions a state, (S, n, a), it
     gives (K, S, n). Actions with a further leading dimension of K are one set for each critic.
+
+    With `layer_norm` every hidden layer's output is brought to zero mean and unit variance before its ReLU, which
+    keeps the values of actions far from the data from growing with their distance.
     """
 
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], ensemble: int = 2) -> None:
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        ensemble: int = 2,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
+        self.layer_norm = layer_norm
         sizes = (observation_size + action_size, *hidden, 1)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
@@ -65,6 +77,8 @@ class Critics(nn.Module):
                 weight, bias = weight.detach(), bias.detach()
             x = torch.baddbmm(bias, x, weight)
             if i < last:
+                if self.layer_norm:
+                    x = nn.functional.layer_norm(x, x.shape[-1:])
                 x = x.relu_()
         shape = actions.shape[-3:-1] if many else actions.shape[:1]
         return x.view(self.ensemble, *shape)
@@ -117,7 +131,18 @@ class TanhGaussian(NamedTuple):
         return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI - squash).sum(-1)
 
 
-class TanhGaussianActor(nn.Module):
+class Actor(nn.Module):
+    """A policy's network. `kind` and `spec` are what a saved policy needs to build it again."""
+
+    kind: ClassVar[str]
+    spec: dict[str, Any]
+
+    @abstractmethod
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take, (batch, a): the policy's best guess, or a draw."""
+
+
+class TanhGaussianActor(Actor):
     """pi(.|s): a network gives mean and log standard deviation of a Gaussian, squashed into [-1, 1] by tanh."""
 
     kind = "tanh-gaussian"
@@ -131,7 +156,7 @@ class TanhGaussianActor(nn.Module):
         log_std_max: float = 2.0,
     ) -> None:
         super().__init__()
-        self.spec: dict[str, Any] = {
+        self.spec = {
             "observation_size": observation_size,
             "action_size": action_size,
             "hidden": list(hidden),
@@ -152,5 +177,25 @@ class TanhGaussianActor(nn.Module):
         return torch.tanh(distribution.mean) if deterministic else distribution.sample(1, generator)[:, 0]
 
 
-ACTORS: dict[str, type[TanhGaussianActor]] = {actor.kind: actor for actor in (TanhGaussianActor,)}
+class DeterministicActor(Actor):
+    """pi(s): one action a state, squashed into [-1, 1] by tanh."""
+
+    kind = "deterministic"
+
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.spec = {"observation_size": observation_size, "action_size": action_size, "hidden": list(hidden)}
+        self.net = mlp((observation_size, *hidden, action_size))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """The action in each state."""
+        return torch.tanh(self.net(states))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """The action in each state, whether a draw is asked for or not."""
+        actions: Tensor = self(states)
+        return actions
+
+
+ACTORS: dict[str, type[Actor]] = {actor.kind: actor for actor in (TanhGaussianActor, DeterministicActor)}
 """The kinds of actor a saved policy can hold."""

@@ -18,7 +18,7 @@ from mildly.data.normalise import Scaling
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
 from mildly.files import replacing
-from mildly.networks import ACTORS, TanhGaussianActor
+from mildly.networks import ACTORS, Actor
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
@@ -28,7 +28,7 @@ DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
 class Policy:
     """A trained actor with everything needed to act: observation scaling and the action bounds inside."""
 
-    actor: TanhGaussianActor
+    actor: Actor
     scaling: Scaling | None = None
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None

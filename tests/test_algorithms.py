@@ -361,7 +361,7 @@ def test_a_counter_is_part_of_the_state_and_what_cannot_be_kept_is_refused():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"lam": "0.5"}, "lam must be a number, got '0.5'"),
+        ({"lam": "0.5"}, "lam must be a number or 'auto', got '0.5'"),
         ({"hidden": 256}, "hidden must be whole numbers, got 256"),
         ({"num_actions": 2.5}, "num_actions must be a whole number, got 2.5"),
         ({"one_sided": 1}, "one_sided must be True or False, got 1"),

@@ -9,7 +9,7 @@ from mildly.bench import bench
 from mildly.cli import main
 
 KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "peak_memory_mb"}
-SMALL = {"hidden": (32, 32), "cvae_hidden": (32, 32), "batch_size": 16}
+SMALL = {"hidden": (32, 32), "behaviour_hidden": (32, 32), "batch_size": 16}
 
 
 def linear(rows: int, *sizes: int) -> float:

@@ -238,7 +238,7 @@ def test_values_of_actions_beyond_the_data_stay_at_the_best_of_the_data_where_sa
     states, ends = torch.ones(64, OBSERVATIONS), torch.ones(64)
     batch = Batch(states, actions, 3 * actions.mean(dim=-1), states, ends)
     beyond = {}
-    for name, fields in {"sac": {}, "mcq": {"lam": 0.5, "cvae_lr": 3e-3}}.items():
+    for name, fields in {"sac": {}, "mcq": {"lam": 0.5, "behaviour_lr": 3e-3}}.items():
         learner = tiny(name, critic_lr=3e-3, actor_lr=3e-3, alpha_lr=3e-3, hidden=(32, 32), **fields)
         for _ in range(250):
             metrics = learner.update(batch)
@@ -248,8 +248,8 @@ def test_values_of_actions_beyond_the_data_stay_at_the_best_of_the_data_where_sa
 
 
 def test_the_behaviour_model_learns_within_the_update():
-    mcq, batch = tiny("mcq", cvae_lr=0.01), make_batch()
-    losses = [mcq.update(batch)["loss_cvae"].item() for _ in range(60)]
+    mcq, batch = tiny("mcq", behaviour_lr=0.01), make_batch()
+    losses = [mcq.update(batch)["loss_behaviour"].item() for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
 
 
@@ -267,8 +267,8 @@ def test_lam_outside_its_range_is_an_error_that_names_it(lam):
     [
         {"num_actions": 0},
         {"delta": -1.0},
-        {"cvae_hidden": (0,)},
-        {"cvae_lr": 0.0},
+        {"behaviour_hidden": (0,)},
+        {"behaviour_lr": 0.0},
         {"latent_size": 0},
         {"latent_clip": 0.0},
         {"encoder_log_std_min": 15.0},
@@ -291,8 +291,8 @@ def test_the_config_reaches_the_behaviour_model():
 
 def test_the_defaults_are_the_papers():
     c = MCQ.Config()
-    assert (c.hidden, c.cvae_hidden, c.batch_size, c.num_actions) == ((400, 400), (750, 750), 256, 10)
-    assert (c.actor_lr, c.critic_lr, c.alpha_lr, c.cvae_lr) == (3e-4, 3e-4, 3e-4, 1e-3)
+    assert (c.hidden, c.behaviour_hidden, c.batch_size, c.num_actions) == ((400, 400), (750, 750), 256, 10)
+    assert (c.actor_lr, c.critic_lr, c.alpha_lr, c.behaviour_lr) == (3e-4, 3e-4, 3e-4, 1e-3)
     assert (c.gamma, c.tau, c.log_std_min, c.log_std_max) == (0.99, 5e-3, -20.0, 2.0)
     assert (c.delta, c.one_sided, c.ood_distance_min, c.pseudo_floor) == (0.0, False, None, None)
     assert (c.pseudo_reduction, c.independent_samples, c.normalise_observations) == ("min", False, False)

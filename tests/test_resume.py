@@ -360,6 +360,6 @@ def test_fields_of_the_data_set_survive_in_the_plan(tmp_path: Path) -> None:
     run = train_tiny("mcq", tmp_path / "run", steps=5, eval_every=0)
     plan = run.plan()
     assert plan.data == data.meta
-    assert {name: tuple(plan.config[name]) for name in ("hidden", "cvae_hidden")} == {
-        name: run_fields("mcq")[name] for name in ("hidden", "cvae_hidden")
+    assert {name: tuple(plan.config[name]) for name in ("hidden", "behaviour_hidden")} == {
+        name: run_fields("mcq")[name] for name in ("hidden", "behaviour_hidden")
     }

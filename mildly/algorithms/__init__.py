@@ -3,13 +3,17 @@
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
 from mildly.algorithms.mcq import MCQ
+from mildly.algorithms.mcq_td3 import MCQTD3
 from mildly.algorithms.sac import SAC
+from mildly.algorithms.td3 import TD3
 from mildly.errors import unknown_name
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "bc": BC,
     "mcq": MCQ,
+    "mcq-td3": MCQTD3,
     "sac": SAC,
+    "td3": TD3,
 }
 
 

@@ -18,11 +18,13 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 import torch
 from torch import Tensor, nn
 
+from mildly.behaviour.cache import ActionCache
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch
+from mildly.data.returns import Returns
 from mildly.errors import MildlyError, unknown_name
-from mildly.networks import TanhGaussianActor
+from mildly.networks import Actor
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]
@@ -47,8 +49,8 @@ def require(condition: bool, field: str, expected: str, value: object) -> None:
         raise MildlyError(f"{field} must be {expected}, got {value}.")
 
 
-_FIXED = (AlgorithmConfig, torch.device, Scaling, str, type(None))
-"""What an algorithm may keep besides its state: it follows from the config and the data."""
+_FIXED = (AlgorithmConfig, torch.device, Scaling, Returns, ActionCache, str, type(None))
+"""What an algorithm may keep besides its state: it follows from the config, the data and that state."""
 
 
 class Algorithm(ABC):
@@ -85,7 +87,7 @@ class Algorithm(ABC):
         """One gradient step. Returns scalars as tensors, without waiting for the device."""
 
     @abstractmethod
-    def actor(self) -> TanhGaussianActor:
+    def actor(self) -> Actor:
         """The network that acts."""
 
     @classmethod
@@ -97,6 +99,9 @@ class Algorithm(ABC):
         """Look at the data before training: here, the observation scaling."""
         if self.config.normalise_observations:
             self.scaling = Scaling.of(dataset, self.device)
+
+    def skip_start(self) -> None:  # noqa: B027
+        """Act as if the steps that only begin a training were taken, so that the speed of all others is measured."""
 
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learnt policy, acting in the units of the environment that `meta` describes."""
@@ -149,10 +154,10 @@ class Algorithm(ABC):
             elif isinstance(value, int | float):
                 setattr(self, name, type(value)(state[name].item()))
 
-    def adam(self, *modules: nn.Module | Tensor, lr: float) -> torch.optim.Adam:
+    def adam(self, *modules: nn.Module | Tensor, **settings: Any) -> torch.optim.Adam:
         """Adam, fused into one kernel, over the parameters of modules or over single tensors."""
         parameters = [p for m in modules for p in (m.parameters() if isinstance(m, nn.Module) else (m,))]
-        return torch.optim.Adam(parameters, lr=lr, fused=True)
+        return torch.optim.Adam(parameters, **settings, fused=True)
 
     def random_stream(self, seed: int, stream: str) -> torch.Generator:
         """A generator on the learner's device with numbers of its own."""
@@ -203,6 +208,12 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _described(kind: Any) -> str:
+    """A type in words: `a number or 'auto'`."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_described(choice) for choice in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(kind))
     names = {"int": "a whole number", "float": "a number", "bool": "True or False", "tuple[int, ...]": "whole numbers"}
+    names |= {"NoneType": "None"}
     text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     return names.get(text, text.replace("typing.", ""))

@@ -13,7 +13,7 @@ Offline, its values run away on actions the data never shows: that is what MCQ m
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,27 +21,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
+from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from mildly.algorithms.base import Metrics, minimise, require
 from mildly.data.replay import Batch
-from mildly.networks import Critics, Draw, TanhGaussianActor, polyak_update
+from mildly.networks import Draw, TanhGaussian, TanhGaussianActor, polyak_update
 
 
 @dataclass(frozen=True)
-class SACConfig(AlgorithmConfig):
+class SACConfig(ActorCriticConfig):
     """Hyperparameters of SAC; the defaults are those of the MCQ paper."""
 
-    hidden: tuple[int, ...] = (400, 400)
-    """Widths of the hidden layers of actor and critics."""
-    gamma: float = 0.99
-    """Discount factor."""
-    tau: float = 0.005
-    """Rate at which the target critics follow the critics."""
-    actor_lr: float = 3e-4
-    """Learning rate of the actor."""
-    critic_lr: float = 3e-4
-    """Learning rate of the critics."""
     alpha_lr: float = 3e-4
     """Learning rate of the entropy temperature alpha."""
+    initial_alpha: float = 1.0
+    """Alpha at the start. A large one soon drives an actor away from what it has cloned."""
     log_std_min: float = -20.0
     """Lower bound of the policy's log standard deviation."""
     log_std_max: float = 2.0
@@ -53,19 +46,17 @@ class SACConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
-        require(0 <= self.gamma < 1, "gamma", "in [0, 1)", self.gamma)
-        require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
-        for name in ("actor_lr", "critic_lr", "alpha_lr"):
+        for name in ("alpha_lr", "initial_alpha"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
 
 
-class SAC(Algorithm):
+class SAC(ActorCritic):
     """Soft Actor-Critic with two critics and a learnt temperature."""
 
     Config = SACConfig
     config: SACConfig
+    pi: TanhGaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "small": {
@@ -78,18 +69,19 @@ class SAC(Algorithm):
     }
 
     def build(self, seed: int) -> None:
-        """Actor, two critics with targets, temperature, and their optimisers."""
-        c, sizes = self.config, (self.observation_size, self.action_size)
-        self.pi = TanhGaussianActor(*sizes, c.hidden, c.log_std_min, c.log_std_max).to(self.device)
-        self.critics = Critics(*sizes, c.hidden).to(self.device)
-        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = torch.zeros((), device=self.device, requires_grad=True)
-        self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
-        self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
+        """Actor, critics and the temperature."""
+        super().build(seed)
+        c = self.config
+        self.log_alpha = torch.full((), math.log(c.initial_alpha), device=self.device, requires_grad=True)
         self.alpha_optimiser = self.adam(self.log_alpha, lr=c.alpha_lr)
         self.target_entropy = -float(self.action_size) if c.target_entropy is None else c.target_entropy
 
-    def update(self, batch: Batch) -> Metrics:
+    def build_actor(self) -> TanhGaussianActor:
+        """A tanh-Gaussian actor."""
+        c, sizes = self.config, (self.observation_size, self.action_size)
+        return TanhGaussianActor(*sizes, c.hidden, c.log_std_min, c.log_std_max).to(self.device)
+
+    def learn(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
         drawn = self.pi(batch.observations).draw(self.generator)
         metrics: Metrics = {}
@@ -107,23 +99,6 @@ class SAC(Algorithm):
         log_prob = drawn.log_prob.detach()
         minimise(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimiser)
         return {"alpha": self.log_alpha.detach().exp(), "entropy": -log_prob.mean()}
-
-    def update_critics(self, batch: Batch) -> Metrics:
-        """One step of both critics; they share no weights, so one backward pass serves both."""
-        loss, metrics = self.critic_loss(batch)
-        minimise(loss, self.critic_optimiser)
-        return metrics | {"loss_critic": loss.detach()}
-
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The temporal-difference error, summed over critics."""
-        target = self.td_target(batch)
-        values = self.critics(batch.observations, batch.actions)  # (critics, batch)
-        loss = (values - target).square().mean(dim=-1).sum()
-        return loss, {
-            "loss_td": loss.detach(),
-            "q_data": values.detach().mean(),
-            "q_target": target.mean(),
-        }
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
@@ -145,6 +120,17 @@ class SAC(Algorithm):
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
         loss = (self.log_alpha.detach().exp() * drawn.log_prob - values.amin(dim=0)).mean()
         return loss, {"q_ood": values.detach().mean()}
+
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """The negative log-likelihood of the data's actions."""
+        distribution: TanhGaussian = self.pi(batch.observations)
+        return -distribution.log_prob(batch.actions).mean()
+
+    def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """N draws a state; the actor runs once a state."""
+        with torch.no_grad():
+            distribution: TanhGaussian = self.pi(states)
+        return distribution.sample(n, generator)
 
     def actor(self) -> TanhGaussianActor:
         """The tanh-Gaussian actor."""

@@ -14,19 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from mildly.behaviour.base import BehaviourModel
 from mildly.networks import mlp, normal
 
 
-class CVAE(nn.Module):
+class CVAE(BehaviourModel):
     """Encoder E(s, a) -> N(mean, std) over latents; decoder D(s, z) -> action in [-1, 1]."""
+
+    HIDDEN = (750, 750)
+    ADAM = {"lr": 1e-3}
 
     def __init__(
         self,
         observation_size: int,
         action_size: int,
-        hidden: Sequence[int] = (750, 750),
+        hidden: Sequence[int] = HIDDEN,
         latent_size: int | None = None,
         latent_clip: float | None = 0.5,
         log_std_range: tuple[float, float] = (-4.0, 15.0),
@@ -40,7 +44,7 @@ class CVAE(nn.Module):
         self.encoder = mlp((observation_size + action_size, *hidden, 2 * self.latent_size))
         self.decoder = mlp((observation_size + self.latent_size, *hidden, action_size))
 
-    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0) -> Tensor:
         """The negative evidence bound, averaged over the batch."""
         mean, log_std = self.encoder(torch.cat([states, actions], dim=-1)).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)

@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import tyro
 
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, unknown_name
 
-DEFAULT_PRESETS = ("paper", "official")
+DEFAULT_PRESETS = ("paper", "official", "fast")
 
 
 @dataclass
@@ -57,7 +57,7 @@ def main(args: Sequence[str]) -> int:
     import torch
 
     from mildly.algorithms import algorithm_named
-    from mildly.bench import bench
+    from mildly.bench import Candidate, measure
     from mildly.device import usable_device
 
     if options.threads is not None:
@@ -68,34 +68,37 @@ def main(args: Sequence[str]) -> int:
         if preset not in known:
             raise unknown_name("preset", preset, known)
     pairs = [(name, preset) for name in options.algorithm for preset in options.preset if preset in presets[name]]
-    rows = []
-    for algorithm, preset in pairs:
-        print(f"measuring {algorithm} ({preset}) ...", file=sys.stderr)
-        fields = {"batch_size": options.batch_size, "num_actions": options.num_actions if algorithm == "mcq" else None}
-        rows.append(
-            bench(
-                algorithm,
-                preset,
-                observation_size=options.observation_size,
-                action_size=options.action_size,
-                repeats=options.repeats,
-                device=usable_device(options.device),
-                **{name: value for name, value in fields.items() if value is not None},
-            )
-        )
+    print(f"measuring {', '.join(f'{name} ({preset})' for name, preset in pairs)} by turns ...", file=sys.stderr)
+    device = usable_device(options.device)
+    candidates = []
+    for name, preset in pairs:
+        many = "num_actions" in get_type_hints(algorithm_named(name).Config)
+        fields = {"batch_size": options.batch_size, "num_actions": options.num_actions if many else None}
+        given = {field: value for field, value in fields.items() if value is not None}
+        candidates.append(Candidate(name, preset, options.observation_size, options.action_size, device, given))
+    rows = measure(candidates, options.repeats)
     if options.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
         return 0
     shown = table(
-        "algorithm", "preset", "ms median", "ms best", "GFLOP", "GFLOP/s", "machine GFLOP/s", "ratio", "peak MB"
+        "algorithm",
+        "preset",
+        "ms median",
+        "ms best",
+        "speed",
+        "GFLOP",
+        "GFLOP/s",
+        "machine GFLOP/s",
+        "ratio",
+        "peak MB",
     )
     for row in rows:
-        numbers = (row.ms_median, row.ms_best, row.gflop, row.gflops, row.machine_gflops)
-        shown.add_row(
-            row.algorithm, row.preset, *(f"{x:.1f}" for x in numbers), f"{row.ratio:.2f}", f"{row.peak_memory_mb:.0f}"
-        )
+        times, work = (row.ms_median, row.ms_best), (row.gflop, row.gflops, row.machine_gflops)
+        cells = [*(f"{x:.1f}" for x in times), f"{row.speed:.2f}", *(f"{x:.1f}" for x in work), f"{row.ratio:.2f}"]
+        shown.add_row(row.algorithm, row.preset, *cells, f"{row.peak_memory_mb:.0f}")
     out = console()
     out.print(shown)
     products = ", ".join(dict.fromkeys(f"{row.largest_product} ({row.preset})" for row in rows))
-    out.print(f"\n{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
+    out.print("\nspeed: steps a second, as a multiple of the algorithm's preset paper, taken by turns in this run.")
+    out.print(f"{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
     return 0

@@ -19,13 +19,21 @@ _LARGE = 1 << 28  # bytes; mapped sets beyond this may not fit memory, and are r
 
 
 class Batch(NamedTuple):
-    """A minibatch. `terminated` is 1 where the value ends there, else 0; a time-out is not such an end."""
+    """A minibatch. `terminated` is 1 where the value ends there, else 0; a time-out is not such an end.
+
+    `rows` are the rows of the data that these transitions are, for algorithms that know more about each; it is empty
+    where there is no such data.
+    """
 
     observations: Tensor
     actions: Tensor
     rewards: Tensor
     next_observations: Tensor
     terminated: Tensor
+    rows: Tensor = torch.empty(0, dtype=torch.int64)
+
+
+_COLUMNS = tuple(name for name in Batch._fields if name != "rows")
 
 
 class Replay:
@@ -47,7 +55,7 @@ class Replay:
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device, scaling: Scaling | None = None) -> Replay:
         """All transitions of a data set."""
-        arrays = {name: getattr(dataset, name) for name in Batch._fields}
+        arrays = {name: getattr(dataset, name) for name in _COLUMNS}
         columns = {name: _tensor(array, device) for name, array in arrays.items()}
         mapped = [array for array in arrays.values() if isinstance(array, np.memmap)]
         large = device.type == "cpu" and sum(array.nbytes for array in mapped) > _LARGE
@@ -58,7 +66,7 @@ class Replay:
         """Room for transitions that are still to come, added one by one with `add`."""
         widths = {"observations": (observation_size,), "next_observations": (observation_size,)}
         widths |= {"actions": (action_size,)}
-        columns = {name: torch.zeros((capacity, *widths.get(name, ())), device=device) for name in Batch._fields}
+        columns = {name: torch.zeros((capacity, *widths.get(name, ())), device=device) for name in _COLUMNS}
         return cls(columns, 0)
 
     def add(self, transition: Mapping[str, Any]) -> None:
@@ -75,7 +83,7 @@ class Replay:
             for name in ("observations", "next_observations"):
                 picked[name] = self.scaling.apply(picked[name])
         picked["terminated"] = picked["terminated"].to(torch.float32)
-        return Batch(**picked)
+        return Batch(**picked, rows=rows)
 
     def _gather(self, rows: Tensor) -> dict[str, Tensor]:
         return {name: column.index_select(0, rows) for name, column in self.columns.items()}

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -76,7 +76,7 @@ def train(
     """Train a policy on logged data; returns the run, whose folder holds everything.
 
     Args:
-        algorithm: `mcq`, `sac` or `bc`.
+        algorithm: `mcq`, `mcq-td3`, `sac`, `td3` or `bc`.
         dataset: a name, a path, or a Dataset (which `resume` must then be given again: better save it, and give its
             folder).
         preset: a named set of hyperparameters.
@@ -200,8 +200,8 @@ class _Training:
         self.step = self.saved = 0
         self.sums: Metrics = {}
         """Sums of the metrics since the last line of the log."""
-        self.summed = 0
-        """Steps in those sums."""
+        self.counts: Counter[str] = Counter()
+        """Steps in each of those sums: an algorithm may begin with other metrics than it ends with."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.said: list[str] = []
         """What to say of the data before the first step."""
@@ -264,27 +264,29 @@ class _Training:
                 raise OutOfMemory(f"out of memory at step {self.step + 1} with batch_size {size}. Lower it.") from error
             raise
         with self._timed("bookkeeping"):
-            if self.sums:
-                torch._foreach_add_(list(self.sums.values()), list(metrics.values()))
-            else:
-                self.sums = {name: value.clone() for name, value in metrics.items()}
+            known = [name for name in metrics if name in self.sums]
+            if known:
+                torch._foreach_add_([self.sums[name] for name in known], [metrics[name] for name in known])
+            if len(known) < len(metrics):
+                self.sums |= {name: value.clone() for name, value in metrics.items() if name not in self.sums}
+            self.counts.update(metrics.keys())
             self.step += 1
-            self.summed += 1
 
     def _log(self, progress: TrainingProgress) -> None:
         """Means since the last line. The one place where the device is waited for."""
         with self._timed("bookkeeping"):
             self._check_sums()
             sums = torch.stack(list(self.sums.values())).tolist()
-            means = {name: value / self.summed for name, value in zip(self.sums, sums, strict=True)}
-            self.sums, self.summed = {}, 0
+            means = {name: value / self.counts[name] for name, value in zip(self.sums, sums, strict=True)}
+            self.sums, self.counts = {}, Counter()
             self.run.append("metrics.jsonl", {"step": self.step, **means})
             self.events.write(self.step, means, "train")
             progress.metrics(means)
 
     def _check_sums(self) -> None:
         """A sum over steps shows a NaN or infinity of any of them."""
-        self._check_finite(self.sums, f"between steps {self.step - self.summed + 1} and {self.step}")
+        since = self.step - max(self.counts.values(), default=0)
+        self._check_finite(self.sums, f"between steps {since + 1} and {self.step}")
 
     def _finite_state(self) -> dict[str, Tensor]:
         """The learner's state, known to be sound: weights are newer than metrics, and may have overflowed."""
@@ -326,7 +328,7 @@ class _Training:
             facts = {
                 "step": self.step,
                 "metrics": list(self.sums),
-                "summed": self.summed,
+                "counts": dict(self.counts),
                 "lines": self.run.secure_lines(),
             }
             try:
@@ -352,7 +354,7 @@ class _Training:
             self.sampler.set_state(tensors["sampler"])
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
-            self.step, self.summed = facts["step"], facts["summed"]
+            self.step, self.counts = facts["step"], Counter(facts["counts"])
             self.run.rewind(facts["lines"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error

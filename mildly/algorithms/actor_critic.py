@@ -1,0 +1,159 @@
+"""What actor-critic methods have in common: two critics with targets, their update, and a start from the data.
+
+The start (`warm_up` steps, none by default) is supervised. The critics regress on the data's own discounted returns,
+so that the steps after it need not first raise their values from 0, one reward at a time:
+
+    critics   minimise mean w (Q_j(s, a) - G)^2,  G the return from this transition on, w how much of it the data show
+    actor     minimise its cloning loss, if `warm_up_actor`
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
+from mildly.data.dataset import Dataset
+from mildly.data.replay import Batch
+from mildly.data.returns import Returns
+from mildly.networks import Critics, polyak_update
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(AlgorithmConfig):
+    """Hyperparameters of all actor-critic methods; the defaults are those of the MCQ paper."""
+
+    hidden: tuple[int, ...] = (400, 400)
+    """Widths of the hidden layers of actor and critics."""
+    gamma: float = 0.99
+    """Discount factor."""
+    tau: float = 0.005
+    """Rate at which the target networks follow the networks."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics."""
+    layer_norm: bool = False
+    """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
+    warm_up: int = 0
+    """First steps, in which the critics learn the data's own discounted returns."""
+    warm_up_actor: bool = False
+    """In those steps the actor clones the data's actions; otherwise it waits."""
+    warm_up_lr: float = 1e-3
+    """Learning rate of critics and actor in those steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
+        require(0 <= self.gamma < 1, "gamma", "in [0, 1)", self.gamma)
+        require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
+        for name in ("actor_lr", "critic_lr", "warm_up_lr"):
+            require(getattr(self, name) > 0, name, "positive", getattr(self, name))
+        require(self.warm_up >= 0, "warm_up", "at least 0", self.warm_up)
+
+
+class ActorCritic(Algorithm):
+    """Two critics and whatever actor a subclass builds."""
+
+    Config = ActorCriticConfig
+    config: ActorCriticConfig
+
+    def build(self, seed: int) -> None:
+        """The actor, two critics with targets, and their optimisers."""
+        c = self.config
+        self.pi = self.build_actor()
+        self.critics = Critics(self.observation_size, self.action_size, c.hidden, layer_norm=c.layer_norm)
+        self.critics.to(self.device)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
+        self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
+        self.updates = 0
+        self.returns: Returns | None = None
+
+    def prepare(self, dataset: Dataset) -> None:
+        """Besides the scaling, the returns that the critics start from."""
+        super().prepare(dataset)
+        if self.config.warm_up:
+            self.returns = Returns.of(dataset, self.config.gamma, self.device)
+
+    def skip_start(self) -> None:
+        """Go to the end of the start from the data."""
+        self.updates = self.config.warm_up
+
+    def update(self, batch: Batch) -> Metrics:
+        """One step: of the start from the data, and after it of the method itself."""
+        self.updates += 1
+        starting = self.updates <= self.config.warm_up
+        self._set_rates(starting)
+        return self.start(batch) if starting else self.learn(batch)
+
+    def start(self, batch: Batch) -> Metrics:
+        """One supervised step; the targets are the critics themselves."""
+        loss, metrics = self.start_loss(batch)
+        minimise(loss, self.critic_optimiser)
+        polyak_update(self.target_critics, self.critics, 1.0)
+        metrics |= {"loss_critic": loss.detach()}
+        if self.config.warm_up_actor:
+            cloning = self.cloning_loss(batch)
+            minimise(cloning, self.pi_optimiser)
+            metrics |= {"loss_cloning": cloning.detach()}
+        return metrics
+
+    def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The critics' error against the data's returns; without known returns, the method's own TD error."""
+        if self.returns is None or not len(batch.rows):
+            return self.td_loss(batch)
+        target, weight = (column.index_select(0, batch.rows) for column in self.returns)
+        values = self.critics(batch.observations, batch.actions)  # (critics, batch)
+        loss = (weight * (values - target).square()).mean(dim=-1).sum()
+        return loss, {"loss_td": loss.detach(), "q_data": values.detach().mean(), "q_target": target.mean()}
+
+    def update_critics(self, batch: Batch) -> Metrics:
+        """One step of both critics; they share no weights, so one backward pass serves both."""
+        loss, metrics = self.critic_loss(batch)
+        minimise(loss, self.critic_optimiser)
+        return metrics | {"loss_critic": loss.detach()}
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """What the critics minimise: here, the temporal-difference error."""
+        return self.td_loss(batch)
+
+    def td_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The temporal-difference error, summed over critics."""
+        target = self.td_target(batch)
+        values = self.critics(batch.observations, batch.actions)  # (critics, batch)
+        loss = (values - target).square().mean(dim=-1).sum()
+        return loss, {
+            "loss_td": loss.detach(),
+            "q_data": values.detach().mean(),
+            "q_target": target.mean(),
+        }
+
+    @abstractmethod
+    def build_actor(self) -> torch.nn.Module:
+        """The actor's network, on the device."""
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> Metrics:
+        """One step of the method."""
+
+    @abstractmethod
+    def td_target(self, batch: Batch) -> Tensor:
+        """y, what the value of (s, a) is trained towards; without gradients."""
+
+    @abstractmethod
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions."""
+
+    @abstractmethod
+    def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """N of the policy's actions in each state, (states, n, a), without gradients; one if it is deterministic."""
+
+    def _set_rates(self, starting: bool) -> None:
+        c = self.config
+        for optimiser, lr in ((self.pi_optimiser, c.actor_lr), (self.critic_optimiser, c.critic_lr)):
+            optimiser.param_groups[0]["lr"] = c.warm_up_lr if starting else lr

@@ -1,0 +1,46 @@
+"""Returns: what the data's own policy collected from each transition on, as values to start critics from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mildly.data.dataset import Array, Dataset
+
+
+class Returns(NamedTuple):
+    """One discounted return a transition, and how much of it the data show.
+
+    With k rewards to go until the log is cut off, the sum of those rewards misses what would have come after. It is
+    completed by assuming that the rest goes on as well on average, which divides it by 1 - gamma^k. That is also its
+    `weight`: an estimate from the last few steps before a time-out counts little. Where an episode terminates there is
+    nothing more to come, and the return is exact with weight 1.
+    """
+
+    value: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, dataset: Dataset, gamma: float, device: torch.device) -> Returns:
+        """The returns of all transitions."""
+        value, weight = discounted_returns(dataset, gamma)
+        return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in (value, weight)))
+
+
+def discounted_returns(dataset: Dataset, gamma: float) -> tuple[Array, Array]:
+    """Values and weights as above, in double precision."""
+    value = np.empty(len(dataset))
+    weight = np.ones(len(dataset))
+    rewards, terminated = np.asarray(dataset.rewards, dtype=np.float64), np.asarray(dataset.terminated)
+    for episode in dataset.episodes():
+        total = 0.0
+        for row in range(episode.stop - 1, episode.start - 1, -1):
+            total = rewards[row] + gamma * total
+            value[row] = total
+        if not terminated[episode.stop - 1]:
+            to_go = np.arange(episode.stop - episode.start, 0, -1)
+            weight[episode] = 1 - gamma**to_go
+    return value / weight, weight
