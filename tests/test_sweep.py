@@ -111,10 +111,10 @@ def test_a_spec_may_say_whatever_train_takes(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("stepz = 5", "unknown key 'stepz'. Did you mean 'steps'?"),
-        ("lam = 0.5", "'lam' is a field of mcq: write it below [fields]"),
+        ("lam = 0.5", "'lam' is a field of mcq, mcq-td3: write it below [fields]"),
         ("[fields]\nlamb = 0.5", "unknown field 'lamb'. Did you mean 'lam'?"),
         ("[fields]\nsteps = 5", "'steps' is no field of an algorithm's config: write it above [fields]"),
-        ("[fields]\nlam = [0.5, 1.5]", "lam must be in (0, 1], got 1.5"),
+        ("[fields]\nlam = [0.5, 1.5]", "lam must be in (0, 1] or 'auto', got 1.5"),
         ("[fields]\nlam = [0.5, 0.5]", "two jobs would be called mcq/pendulum-mixed/lam=0.5/seed-0"),
         ("[fields]\nbatch_size = 'x'", "batch_size must be a whole number"),
         ("[bc]\nlam = 0.5", "unknown key below [bc] 'lam'"),

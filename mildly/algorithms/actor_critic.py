@@ -39,6 +39,9 @@ class ActorCriticConfig(AlgorithmConfig):
     """Learning rate of the critics."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
+    cloning: float = 0.0
+    """Weight of the cloning loss within the actor's, in units of the values' standard deviation: an anchor in the data.
+    0.05 is a light one."""
     warm_up: int = 0
     """First steps, in which the critics learn the data's own discounted returns."""
     warm_up_actor: bool = False
@@ -53,7 +56,8 @@ class ActorCriticConfig(AlgorithmConfig):
         require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
         for name in ("actor_lr", "critic_lr", "warm_up_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
-        require(self.warm_up >= 0, "warm_up", "at least 0", self.warm_up)
+        for name in ("warm_up", "cloning"):
+            require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
 
 
 class ActorCritic(Algorithm):
@@ -111,6 +115,12 @@ class ActorCritic(Algorithm):
         values = self.critics(batch.observations, batch.actions)  # (critics, batch)
         loss = (weight * (values - target).square()).mean(dim=-1).sum()
         return loss, {"loss_td": loss.detach(), "q_data": values.detach().mean(), "q_target": target.mean()}
+
+    def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
+        """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
+        if not self.config.cloning:
+            return loss
+        return loss + self.config.cloning * values.detach().std() * self.cloning_loss(batch)
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""

@@ -33,7 +33,7 @@ from mildly.data.replay import Batch
 
 LAM_START, LAM_RANGE = 0.7, (0.3, 0.99)
 """Where lam = "auto" begins and may go: about the range in which the paper searched."""
-LAM_RATE, LAM_TOLERANCE = 1e-3, 0.05
+LAM_RATE, LAM_TOLERANCE = 1e-3, 0.5
 """How fast it moves, and by how much of the critics' own error OOD values may exceed their targets."""
 
 
@@ -238,7 +238,13 @@ class MildlyConservative(ActorCritic):
         return torch.stack([draw() for _ in range(self.critics.ensemble)])
 
     def adapted_lam(self, metrics: Metrics) -> Tensor:
-        """lam = "auto": lower where OOD values stand above their targets, higher where they do not."""
+        """lam = "auto": OOD values may exceed their targets by half the critics' own error, not by more.
+
+            lam <- clip(lam + rate * (1/2 - (mean Q(s_in, u) - mean y') / root mean square TD error), 0.3, 0.99)
+
+        Where they stand higher, their term gains weight; where they are well in hand, the data's does. The critics'
+        error is the scale on which a difference of values means anything, so the rule knows no units.
+        """
         assert self.lam is not None
         gap = metrics["q_ood"] - metrics["pseudo_target"]
         error = (metrics["loss_td"] / self.critics.ensemble).sqrt()

@@ -118,8 +118,9 @@ class SAC(ActorCritic):
     def actor_loss(self, batch: Batch, drawn: Draw) -> tuple[Tensor, Metrics]:
         """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~)."""
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
-        loss = (self.log_alpha.detach().exp() * drawn.log_prob - values.amin(dim=0)).mean()
-        return loss, {"q_ood": values.detach().mean()}
+        lowest = values.amin(dim=0)
+        loss = (self.log_alpha.detach().exp() * drawn.log_prob - lowest).mean()
+        return self.anchored(loss, lowest, batch), {"q_ood": values.detach().mean()}
 
     def cloning_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""

@@ -105,7 +105,8 @@ class TD3(ActorCritic):
         actions = self.pi(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
-        return -values[0].mean(), {"q_ood": values.detach().mean(), "policy_distance": distance}
+        loss = self.anchored(-values[0].mean(), values[0], batch)
+        return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
     def cloning_loss(self, batch: Batch) -> Tensor:
         """The squared distance to the data's actions."""

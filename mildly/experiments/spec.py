@@ -9,6 +9,9 @@ steps = 6000
 lam = [0.5, 0.7]
 [mcq]                   # either of the above, for one algorithm
 steps = 8000
+[variants.floor]        # named settings that are compared with one another; each may hold either of the above
+pseudo_floor = 0.0
+[variants.plain]
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class Spec:
     fields: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
     """By algorithm: options and fields that are for it alone."""
+    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """By name: options and fields that go together, one setting each."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def _checked(values: Mapping[str, Any]) -> Spec:
     for name in ("algorithms", "datasets"):
         if name not in values:
             raise MildlyError(f"'{name}' is missing; write {name} = [...].")
-    tables = {"fields", *ALGORITHMS}
+    tables = {"fields", "variants", *ALGORITHMS}
     for name, value in values.items():
         if name in tables and not isinstance(value, dict):
             raise MildlyError(f"'{name}' must be a table: write [{name}] and its values below.")
@@ -110,18 +115,27 @@ def _checked(values: Mapping[str, Any]) -> Spec:
     if unused:
         raise MildlyError(f"[{unused[0]}] is about an algorithm that is not in 'algorithms'.")
     own = {algorithm: values.get(algorithm, {}) for algorithm in algorithms}
-    for given in (fields, *own.values()):
+    variants = values.get("variants", {})
+    for name, given in variants.items():
+        if not isinstance(given, dict):
+            raise MildlyError(
+                f"'{name}' below [variants] must be a table: write [variants.{name}] and its values below."
+            )
+    for given in (fields, *own.values(), *variants.values()):
         for name, value in given.items():
             if value == []:
                 raise MildlyError(f"'{name}' is an empty list: give at least one value.")
-    for algorithm, given in own.items():
+    places = {algorithm: (given, known[algorithm]) for algorithm, given in own.items()}
+    places |= {f"variants.{name}": (given, set().union(*known.values())) for name, given in variants.items()}
+    for place, (given, allowed) in places.items():
         for name in given:
-            if name not in {*options, *known[algorithm]}:
-                raise unknown_name(f"key below [{algorithm}]", name, {*options, *known[algorithm]})
+            if name not in {*options, *allowed}:
+                raise unknown_name(f"key below [{place}]", name, {*options, *allowed})
     shared = {name: value for name, value in values.items() if name in options}
-    for given in (shared, *own.values()):
+    for given in (shared, *own.values(), *variants.values()):
         _check_options(given)
-    return Spec(algorithms, _texts("datasets", values), _seeds(values.get("seeds", 1)), shared, fields, own)
+    seeds = _seeds(values.get("seeds", 1))
+    return Spec(algorithms, _texts("datasets", values), seeds, shared, fields, own, variants)
 
 
 def _texts(name: str, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -166,11 +180,12 @@ def expand(spec: Spec) -> list[Job]:
     jobs, known = [], options_of_train()
     for algorithm in spec.algorithms:
         kind, own = algorithm_named(algorithm), spec.own.get(algorithm, {})
-        shared = {name: value for name, value in spec.fields.items() if name in _field_names(kind)}
-        options = {**spec.options, **{name: value for name, value in own.items() if name in known}}
-        fields = {**shared, **{name: value for name, value in own.items() if name not in known}}
-        for dataset in spec.datasets:
-            for setting, values in _crossed(kind, fields):
+        for dataset, (variant, varied) in itertools.product(spec.datasets, (spec.variants or {"": {}}).items()):
+            given = {**spec.options, **spec.fields, **own, **varied}
+            options = {name: value for name, value in given.items() if name in known}
+            fields = {name: value for name, value in given.items() if name in _field_names(kind)}
+            for crossed, values in _crossed(kind, fields):
+                setting = ",".join(part for part in (safe(variant), crossed) if part)
                 jobs += [_job(algorithm, dataset, seed, setting, options, values) for seed in spec.seeds]
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if twice:
