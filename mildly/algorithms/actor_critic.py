@@ -83,6 +83,8 @@ class ActorCritic(Algorithm):
         super().prepare(dataset)
         if self.config.warm_up:
             self.returns = Returns.of(dataset, self.config.gamma, self.device)
+            for critics in (self.critics, self.target_critics):  # at their level at once; what is left is their shape
+                critics.biases[-1].data.fill_(self.returns.value.mean())
 
     def skip_start(self) -> None:
         """Go to the end of the start from the data."""
