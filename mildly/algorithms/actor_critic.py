@@ -1,10 +1,11 @@
 """What actor-critic methods have in common: two critics with targets, their update, and a start from the data.
 
-The start (`warm_up` steps, none by default) is supervised. The critics regress on the data's own discounted returns,
-so that the steps after it need not first raise their values from 0, one reward at a time:
+The start is supervised, and there is none by default. In the first `warm_up` steps the critics regress on the data's
+own discounted returns, so that the steps after it need not first raise their values from 0, one reward at a time; in
+the first `cloning_steps` the actor clones the data's actions, so that it begins to climb when the critics know a slope:
 
     critics   minimise mean w (Q_j(s, a) - G)^2,  G the return from this transition on, w how much of it the data show
-    actor     minimise its cloning loss, if `warm_up_actor`
+    actor     minimise its cloning loss
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ class ActorCriticConfig(AlgorithmConfig):
     """Learning rate of the critics."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
-    cloning: float = 0.0
-    """Weight of the cloning loss within the actor's, in units of the values' standard deviation: an anchor in the data.
-    0.05 is a light one."""
     warm_up: int = 0
-    """First steps, in which the critics learn the data's own discounted returns."""
-    warm_up_actor: bool = False
-    """In those steps the actor clones the data's actions; otherwise it waits."""
-    warm_up_lr: float = 1e-3
+    """First steps, in which the critics learn the data's own discounted returns and the actor waits or clones."""
+    cloning_steps: int = 0
+    """First steps, in which the actor clones the data's actions instead of climbing the critics' values."""
+    start_lr: float = 1e-3
     """Learning rate of critics and actor in those steps."""
+    cloning_weight: float = 0.0
+    """After them, weight of the cloning loss within the actor's, in units of the values' standard deviation over the
+    data: an anchor. 0.05 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
         require(0 <= self.gamma < 1, "gamma", "in [0, 1)", self.gamma)
         require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
-        for name in ("actor_lr", "critic_lr", "warm_up_lr"):
+        for name in ("actor_lr", "critic_lr", "start_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
-        for name in ("warm_up", "cloning"):
+        for name in ("warm_up", "cloning_steps", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
 
 
@@ -88,14 +89,23 @@ class ActorCritic(Algorithm):
 
     def skip_start(self) -> None:
         """Go to the end of the start from the data."""
-        self.updates = self.config.warm_up
+        self.updates = max(self.config.warm_up, self.config.cloning_steps)
 
     def update(self, batch: Batch) -> Metrics:
-        """One step: of the start from the data, and after it of the method itself."""
+        """One step: of the critics' start from the data, and after it of the method itself."""
         self.updates += 1
-        starting = self.updates <= self.config.warm_up
-        self._set_rates(starting)
-        return self.start(batch) if starting else self.learn(batch)
+        self._set_rates()
+        return self.start(batch) if self.warming_up else self.learn(batch)
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the critics still learn the data's returns."""
+        return self.updates <= self.config.warm_up
+
+    @property
+    def cloning(self) -> bool:
+        """Whether the actor still clones."""
+        return self.updates <= self.config.cloning_steps
 
     def start(self, batch: Batch) -> Metrics:
         """One supervised step; the targets are the critics themselves."""
@@ -103,11 +113,13 @@ class ActorCritic(Algorithm):
         minimise(loss, self.critic_optimiser)
         polyak_update(self.target_critics, self.critics, 1.0)
         metrics |= {"loss_critic": loss.detach()}
-        if self.config.warm_up_actor:
-            cloning = self.cloning_loss(batch)
-            minimise(cloning, self.pi_optimiser)
-            metrics |= {"loss_cloning": cloning.detach()}
-        return metrics
+        return metrics | self.clone(batch) if self.cloning else metrics
+
+    def clone(self, batch: Batch) -> Metrics:
+        """One step of the actor towards the data's actions."""
+        loss = self.cloning_loss(batch)
+        minimise(loss, self.pi_optimiser)
+        return {"loss_cloning": loss.detach()}
 
     def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """The critics' error against the data's returns; without known returns, the method's own TD error."""
@@ -120,9 +132,8 @@ class ActorCritic(Algorithm):
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
         """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
-        if not self.config.cloning:
-            return loss
-        return loss + self.config.cloning * values.detach().std() * self.cloning_loss(batch)
+        weight = self.config.cloning_weight
+        return loss + weight * values.detach().std() * self.cloning_loss(batch) if weight else loss
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""
@@ -165,7 +176,7 @@ class ActorCritic(Algorithm):
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """N of the policy's actions in each state, (states, n, a), without gradients; one if it is deterministic."""
 
-    def _set_rates(self, starting: bool) -> None:
+    def _set_rates(self) -> None:
         c = self.config
-        for optimiser, lr in ((self.pi_optimiser, c.actor_lr), (self.critic_optimiser, c.critic_lr)):
-            optimiser.param_groups[0]["lr"] = c.warm_up_lr if starting else lr
+        self.pi_optimiser.param_groups[0]["lr"] = c.start_lr if self.cloning else c.actor_lr
+        self.critic_optimiser.param_groups[0]["lr"] = c.start_lr if self.warming_up else c.critic_lr

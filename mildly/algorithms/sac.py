@@ -82,11 +82,13 @@ class SAC(ActorCritic):
         return TanhGaussianActor(*sizes, c.hidden, c.log_std_min, c.log_std_max).to(self.device)
 
     def learn(self, batch: Batch) -> Metrics:
-        """One step of temperature, critics, actor and targets."""
+        """One step of temperature, critics, actor and targets; of critics and targets alone while the actor clones."""
+        if self.cloning:
+            metrics = self.update_critics(batch) | self.clone(batch)
+            polyak_update(self.target_critics, self.critics, self.config.tau)
+            return metrics
         drawn = self.pi(batch.observations).draw(self.generator)
-        metrics: Metrics = {}
-        if self.config.alpha_first:
-            metrics |= self.update_temperature(drawn)
+        metrics = self.update_temperature(drawn) if self.config.alpha_first else {}
         metrics |= self.update_critics(batch)
         metrics = self.update_actor(batch, drawn) | metrics
         if not self.config.alpha_first:

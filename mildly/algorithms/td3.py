@@ -77,8 +77,11 @@ class TD3(ActorCritic):
     def learn(self, batch: Batch) -> Metrics:
         """One step of the critics, and every `actor_delay`-th time of actor and targets."""
         metrics = self.update_critics(batch)
-        if self.updates % self.config.actor_delay == 0:
+        if self.cloning:
+            metrics |= self.clone(batch)
+        elif self.updates % self.config.actor_delay == 0:
             self.update_actor(batch)
+        if self.updates % self.config.actor_delay == 0:
             polyak_update(self.target_critics, self.critics, self.config.tau)
             polyak_update(self.target_pi, self.pi, self.config.tau)
         return dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True)) | metrics
