@@ -17,8 +17,8 @@ from mildly.run import Run
 _LINES = 200
 
 
-def record(run: Run) -> dict[str, Any]:
-    """What must last of a run."""
+def record(run: Run, lines: int = _LINES) -> dict[str, Any]:
+    """What must last of a run; its metrics are thinned to about so many lines."""
     values = json.loads((run.path / "run.json").read_text())
     evaluations = [
         {
@@ -30,7 +30,7 @@ def record(run: Run) -> dict[str, Any]:
         for line in run.evaluations()
     ]
     metrics = run.metrics()
-    thinned = metrics[:: max(1, len(metrics) // _LINES)]
+    thinned = metrics[:: max(1, len(metrics) // lines)]
     values["dataset"] = Path(values["dataset"] or values["data"]["name"]).name
     return {
         **{key: value for key, value in values.items() if key != "format"},
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what a reader should know, e.g. the command")
     args = parser.parse_args()
     records = [record(Run.open(path)) for path in args.runs]
-    args.out.write_text(_compact({"note": args.note, "runs": records}))
+    write(args.out, args.note, records)
     for row in records:
         scores = [line["score"] for line in row["evaluations"]]
         print(
@@ -57,16 +57,16 @@ def main() -> None:
         )
 
 
-def _compact(content: dict[str, Any]) -> str:
+def write(path: Path, note: str, records: list[dict[str, Any]]) -> None:
     """JSON with a line for each evaluation and each set of metrics, so that a diff can be read."""
     runs = []
-    for row in content["runs"]:
+    for row in records:
         parts = [f'"{key}": {json.dumps(value)}' for key, value in row.items() if key not in ("evaluations", "metrics")]
         for key in ("evaluations", "metrics"):
             lines = ",\n  ".join(json.dumps(line) for line in row[key])
             parts.append(f'"{key}": [\n  {lines}\n ]')
         runs.append("{\n " + ",\n ".join(parts) + "\n}")
-    return '{"note": ' + json.dumps(content["note"]) + ',\n"runs": [\n' + ",\n".join(runs) + "\n]}\n"
+    path.write_text('{"note": ' + json.dumps(note) + ',\n"runs": [\n' + ",\n".join(runs) + "\n]}\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python examples/own_critic.py
 
-Everything between the two marked lines is what MCQ adds. Pendulum's data hold random actions, and DDPG can do without
-it there; on data that show few actions in a state its values run away (try --dataset hopper-mixed).
+Everything between the two marked lines is what MCQ adds. It shows how, not why: pendulum-mixed holds random actions in
+every state, and from such data a plain learner gets away without.
 """
 
 from __future__ import annotations

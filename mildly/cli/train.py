@@ -83,7 +83,8 @@ def main(args: Sequence[str]) -> int:
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
         return _train(lambda loop: loop.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<6} {_first_line(kind)}" for name, kind in sorted(ALGORITHMS.items()))
+        width = max(map(len, ALGORITHMS))
+        listed = "\n".join(f"  {name:<{width}}  {_first_line(kind)}" for name, kind in sorted(ALGORITHMS.items()))
         print(_USAGE.format(algorithms=listed), end="")
         return 0 if args else 2
     if args[0].startswith("-"):

@@ -1,0 +1,126 @@
+"""A study of a sweep: a table of the final scores, settings by data sets, and a picture against one hyperparameter.
+
+Usage:
+
+    python benchmarks/study.py runs/lambda --of lam --picture docs/images/lambda.png -o benchmarks/results/lambda.json
+
+A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name). The final score of a run is the mean of its
+last ten evaluations. The record holds every episode's return of every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from record import record, write
+
+from mildly.evaluation.results import Result, load_results, spread
+from mildly.run import Run
+
+Groups = dict[str, dict[str, list[Result]]]
+"""By setting, then by data set: the runs of all seeds."""
+
+
+def grouped(results: Sequence[Result]) -> Groups:
+    """Runs by setting and data set, in the order in which settings are found."""
+    groups: Groups = {}
+    for result in results:
+        if result.evaluations:
+            groups.setdefault(result.path.parent.name, {}).setdefault(result.plan.data.name, []).append(result)
+    return groups
+
+
+def table(groups: Groups) -> str:
+    """Markdown: mean and deviation over seeds, the mean over data sets, and the mean rank among the settings."""
+    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    means = {name: {setting: _mean(row[name]) for setting, row in groups.items() if name in row} for name in datasets}
+    best = {name: max(values.values()) for name, values in means.items()}
+    lines = [f"| | {' | '.join(datasets)} | mean | mean rank |", "|" + "---|" * (len(datasets) + 3)]
+    for setting, row in groups.items():
+        cells = [_cell(row.get(name, []), best[name]) for name in datasets]
+        there = [name for name in datasets if name in row]
+        ranks = [1 + sum(other > means[name][setting] for other in means[name].values()) for name in there]
+        overall = statistics.mean(means[name][setting] for name in there)
+        lines.append(f"| {setting} | {' | '.join(cells)} | {overall:.1f} | {statistics.mean(ranks):.1f} |")
+    return "\n".join(lines)
+
+
+def _mean(results: Sequence[Result]) -> float:
+    return statistics.mean(result.score for result in results if result.score is not None)
+
+
+def _cell(results: Sequence[Result], best: float) -> str:
+    if not results:
+        return "-"
+    deviation = spread([result.score for result in results if result.score is not None])
+    text = f"{_mean(results):.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
+    return f"**{text}**" if _mean(results) == best else text
+
+
+def draw(groups: Groups, field: str, path: Path) -> None:
+    """Above the final score, below the value of the data's actions at the end, against a hyperparameter."""
+    from matplotlib.figure import Figure
+
+    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    figure = Figure(figsize=(2.9 * len(datasets), 4.6), layout="constrained", dpi=110)
+    axes = figure.subplots(2, len(datasets), squeeze=False)
+    for column, name in enumerate(datasets):
+        by_value = {row[name][0].plan.config[field]: row[name] for row in groups.values() if name in row}
+        numbers = sorted(value for value in by_value if not isinstance(value, str))
+        for axis, measure in zip(axes[:, column], (_scores, _values), strict=True):
+            means, deviations = zip(*(measure(by_value[value]) for value in numbers), strict=True)
+            axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color="#2a6f97")
+            axis.set_xticks(range(len(numbers)), [str(value) for value in numbers], fontsize=7)
+            for value in by_value.keys() - set(numbers):
+                mean, deviation = measure(by_value[value])
+                axis.axhline(mean, color="#d1495b", label=str(value))
+                axis.axhspan(mean - deviation, mean + deviation, color="#d1495b", alpha=0.12)
+                axis.legend(fontsize=7, frameon=False)
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(alpha=0.25)
+        axes[0, column].set_title(name.removesuffix("-collected"), fontsize=9, loc="left")
+        axes[1, column].set_xlabel({"lam": "λ", "num_actions": "N"}.get(field, field), fontsize=9)
+    axes[0, 0].set_ylabel("final score", fontsize=9)
+    axes[1, 0].set_ylabel("Q of the data's actions", fontsize=9)
+    figure.savefig(path)
+
+
+def _scores(results: Sequence[Result]) -> tuple[float, float]:
+    scores = [result.score for result in results if result.score is not None]
+    return statistics.mean(scores), spread(scores) or 0.0
+
+
+def _values(results: Sequence[Result]) -> tuple[float, float]:
+    values = [float(np.mean([line["q_data"] for line in Run(r.path).metrics()[-5:]])) for r in results]
+    return statistics.mean(values), spread(values) or 0.0
+
+
+def main() -> None:
+    """Read the sweep, print the table, draw and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, nargs="+", help="folders of sweeps")
+    parser.add_argument("--of", default="", help="the hyperparameter for the picture, such as lam")
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    parser.add_argument("-o", "--out", type=Path, help="record to write")
+    parser.add_argument("--note", default="", help="what a reader of the record should know")
+    args = parser.parse_args()
+    results = load_results(args.sweep)
+    groups = grouped(results)
+    print(table(groups))
+    incomplete = [str(result.path) for result in results if not result.complete]
+    if incomplete:
+        print(f"\n{len(incomplete)} of {len(results)} runs are not complete, first {incomplete[0]}.")
+    if args.picture:
+        draw(groups, args.of, args.picture)
+    if args.out:
+        records: list[dict[str, Any]] = [record(Run.open(result.path), lines=20) for result in results]
+        write(args.out, args.note, records)
+
+
+if __name__ == "__main__":
+    main()
