@@ -14,12 +14,12 @@ from torch import Tensor, nn
 _LOG_2PI = math.log(2 * math.pi)
 
 
-def mlp(sizes: Sequence[int]) -> nn.Sequential:
-    """Linear layers of the given sizes with ReLU between them; the last layer is linear."""
+def mlp(sizes: Sequence[int], slope: float = 0.0) -> nn.Sequential:
+    """Linear layers of the given sizes with ReLU (leaky, with a slope) between them; the last layer is linear."""
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         if i:
-            layers.append(nn.ReLU(inplace=True))
+            layers.append(nn.LeakyReLU(slope, inplace=True) if slope else nn.ReLU(inplace=True))
         layers.append(nn.Linear(inputs, outputs))
     return nn.Sequential(*layers)
 

@@ -5,10 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mildly.bench import bench
+from mildly.bench import Candidate, bench, measure
 from mildly.cli import main
 
-KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "peak_memory_mb"}
+KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "speed"}
+KEYS |= {"peak_memory_mb"}
 SMALL = {"hidden": (32, 32), "behaviour_hidden": (32, 32), "batch_size": 16}
 
 
@@ -35,16 +36,36 @@ def test_the_numbers_of_a_row_fit_together():
     assert row.gflops == pytest.approx(row.gflop / row.ms_median * 1e3)
     assert row.ratio == pytest.approx(row.gflops / row.machine_gflops)
     assert 50 < row.peak_memory_mb < 5000
+    assert row.speed == 1
 
 
-def test_the_command_prints_json_rows_for_both_presets(capsys):
+def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
+    presets = [("mcq", "fast"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
+    candidates = [Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}) for name, preset in presets]
+    fast, paper, sac, small = measure(candidates, 2)
+    assert fast.speed == pytest.approx(paper.ms_median / fast.ms_median)
+    assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
+    assert (paper.speed, sac.speed) == (1, 1)
+
+
+def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
+    """In the preset `fast` neither the start from the data nor the behaviour model's training is timed."""
+    learner = Candidate("mcq", "fast", 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}).learner
+    assert learner.updates > max(learner.config.warm_up, learner.config.behaviour_steps)
+    assert learner.cache.edition == 0
+    assert "behaviour_optimiser.0.step" not in learner.state_dict()
+
+
+def test_the_command_prints_json_rows_for_three_presets(capsys):
     threads = torch.get_num_threads()
     try:
         assert main(["bench", "--json", "--repeats", "1", "--batch-size", "4", "--num-actions", "2"]) == 0
     finally:
         torch.set_num_threads(threads)
     rows = json.loads(capsys.readouterr().out)
-    assert [(row["algorithm"], row["preset"]) for row in rows] == [("mcq", "paper"), ("mcq", "official")]
+    assert [(row["algorithm"], row["preset"]) for row in rows] == [
+        ("mcq", preset) for preset in ("paper", "official", "fast")
+    ]
     for row in rows:
         assert set(row) >= KEYS
         assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset"})

@@ -1,7 +1,8 @@
-"""MCQ: its critics' loss against the paper's equations in a slow loop, its limit SAC, and its presets by data set."""
+"""MCQ: its critics' loss against the paper's equations in a slow loop, where gradients go, and its limit SAC."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,10 +11,8 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
 
-from mildly.algorithms.base import make_config
 from mildly.algorithms.mcq import MCQ
 from mildly.data.replay import Batch
-from mildly.errors import MildlyError
 
 ROWS, N = 5, 4
 
@@ -23,21 +22,23 @@ def changed_mcq(**fields: Any) -> MCQ:
     mcq = tiny("mcq", seed=4, gamma=0.9, num_actions=N, **fields)
     mcq.log_alpha.data.fill_(-0.4)
     random = torch.Generator().manual_seed(8)
-    for parameter in [*mcq.target_critics.parameters(), *mcq.critics.parameters()]:
-        parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
+    for part in (mcq.target_critics, mcq.critics, mcq.behaviour.decoder):
+        for parameter in part.parameters():
+            parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
     return mcq
 
 
 def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
     """The paper's Eq. 11 to 13 in loops over single numbers, on the draws the learner is about to make."""
     c, sets = mcq.config, 2 if mcq.config.independent_samples else 1
+    m = N if c.ood_actions is None else c.ood_actions
     actor, decoder = Layers.of(mcq.pi.net), Layers.of(mcq.behaviour.decoder)
     critics = [Layers.of_critic(mcq.critics, j) for j in range(2)]
     targets = [Layers.of_critic(mcq.target_critics, j) for j in range(2)]
     following = torch.randn(ROWS, ACTIONS, generator=replay(mcq.generator)).numpy()
     random = replay(mcq.ood_generator)
     latents = [torch.randn(2 * ROWS, N, 2 * ACTIONS, generator=random).numpy() for _ in range(sets)]
-    noises = [torch.randn(2 * ROWS, N, ACTIONS, generator=random).numpy() for _ in range(sets)]
+    noises = [torch.randn(2 * ROWS, m, ACTIONS, generator=random).numpy() for _ in range(sets)]
     alpha = math.exp(mcq.log_alpha.item())
 
     td = [0.0, 0.0]
@@ -49,33 +50,36 @@ def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
         for j in range(2):
             td[j] += (critics[j](batch.observations[i], batch.actions[i])[0] - y) ** 2 / ROWS
 
-    ood, counted, pseudo = [0.0, 0.0], 0, []
-    s_in = [*batch.observations, *batch.next_observations]
-    for i, s in enumerate(s_in):
+    judges, pseudo, distances, values = targets if c.pseudo_critics == "target" else critics, [], [], []
+    for i, s in enumerate([*batch.observations, *batch.next_observations]):
         behaviour = [
             [np.tanh(decoder(s, np.clip(latents[k][i, n], -c.latent_clip, c.latent_clip))) for n in range(N)]
             for k in range(sets)
         ]
         policy = [
-            [slow_draw(actor, s, noises[k][i, n], c.log_std_min, c.log_std_max)[0] for n in range(N)]
+            [slow_draw(actor, s, noises[k][i, n], c.log_std_min, c.log_std_max)[0] for n in range(m)]
             for k in range(sets)
         ]
-        best = [max(critics[j](s, action)[0] for action in behaviour[j % sets]) for j in range(2)]
+        best = [max(judges[j](s, action)[0] for action in behaviour[j % sets]) for j in range(2)]
         if c.pseudo_floor is not None:
             best = [max(value, c.pseudo_floor) for value in best]
         pseudo.append(min(best) if c.pseudo_reduction == "min" else sum(best) / 2)
-        for j in range(2):
-            for n in range(N):
-                deviation = critics[j](s, policy[j % sets][n])[0] - (pseudo[-1] - c.delta)
-                near = c.ood_distance_min is not None and (
-                    sum((policy[j % sets][n] - behaviour[j % sets][n]) ** 2) < c.ood_distance_min
-                )
-                if near or (c.one_sided and deviation < 0):
-                    continue
-                counted += 1
-                ood[j] += deviation**2 / (2 * ROWS * N)
-    total = sum(c.lam * td[j] + (1 - c.lam) * ood[j] for j in range(2))
-    return {"loss": total, "td": sum(td), "ood": sum(ood), "pseudo": sum(pseudo) / len(pseudo), "counted": counted}
+        values.append([[critics[j](s, action)[0] for action in policy[j % sets]] for j in range(2)])
+        pairs = [zip(policy[j % sets], behaviour[j % sets], strict=False) for j in range(2)]  # k-th with k-th
+        distances.append([[sum((ours - theirs) ** 2) for ours, theirs in pair] for pair in pairs])
+
+    middle = sum(pseudo) / len(pseudo)
+    spread = math.sqrt(sum((y - middle) ** 2 for y in pseudo) / (len(pseudo) - 1))
+    ood, counted = [0.0, 0.0], 0
+    for i, j, n in itertools.product(range(2 * ROWS), range(2), range(m)):
+        deviation = values[i][j][n] - (pseudo[i] - c.delta - c.delta_scale * spread)
+        near = c.ood_distance_min is not None and distances[i][j][n] < c.ood_distance_min
+        if not near and not (c.one_sided and deviation < 0):
+            counted += 1
+            ood[j] += deviation**2 / (2 * ROWS * m)
+    weights_of = (c.lam, 1 - c.lam) if c.ood_weight is None else (1.0, c.ood_weight)
+    total = sum(weights_of[0] * td[j] + weights_of[1] * ood[j] for j in range(2))
+    return {"loss": total, "td": sum(td), "ood": sum(ood), "pseudo": middle, "counted": counted}
 
 
 OPTIONS = [
@@ -87,10 +91,18 @@ OPTIONS = [
     {"independent_samples": True},
     {"independent_samples": True, "delta": 0.2, "one_sided": True, "ood_distance_min": 0.6, "pseudo_floor": 0.0},
     {"latent_clip": 0.1, "log_std_min": -0.1, "log_std_max": 0.1},
+    {"ood_weight": 0.4},
+    {"ood_weight": 3.0, "lam": 1.0},  # takes the place of lam
+    {"ood_actions": 1},
+    {"ood_actions": 2, "ood_distance_min": 0.8},  # the first two behaviour actions are those to be far from
+    {"ood_actions": 2 * N},
+    {"pseudo_critics": "target"},
+    {"delta_scale": 0.5},
+    {"delta_scale": 0.5, "delta": 0.1, "one_sided": True, "pseudo_critics": "target", "independent_samples": True},
 ]
 
 
-@pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: ",".join(fields))
+@pytest.mark.parametrize("fields", OPTIONS, ids=str)
 def test_critic_loss_equals_the_papers_equations_in_a_slow_loop(fields):
     mcq, batch = changed_mcq(**fields), make_batch(ROWS)
     expected = slow_critic_loss(mcq, batch)
@@ -100,7 +112,7 @@ def test_critic_loss_equals_the_papers_equations_in_a_slow_loop(fields):
     assert metrics["loss_ood"].item() == pytest.approx(expected["ood"], rel=1e-4)
     assert metrics["pseudo_target"].item() == pytest.approx(expected["pseudo"], rel=1e-4)
     if "ood_distance_min" in fields:
-        assert 0 < expected["counted"] < 2 * 2 * ROWS * N
+        assert 0 < expected["counted"] < 2 * 2 * ROWS * mcq.config.ood_count
 
 
 def test_every_option_changes_the_loss():
@@ -122,23 +134,70 @@ def test_pseudo_target_uses_the_online_critics_not_their_targets():
     assert not torch.equal(before, mcq.ood_loss(batch)[1]["pseudo_target"])
 
 
+@pytest.mark.parametrize("lam", [0.3, 0.9])
+def test_a_weight_of_the_ood_term_of_its_own_is_lams_loss_on_another_scale(lam):
+    with_lam, with_weight = changed_mcq(lam=lam), changed_mcq(ood_weight=(1 - lam) / lam)
+    losses = [learner.critic_loss(make_batch(ROWS))[0].item() for learner in (with_lam, with_weight)]
+    assert losses[0] == pytest.approx(lam * losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("raised", [0.0, 50.0])
+def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_their_targets(raised):
+    """By hand, in units of the critics' error; the loss is weighed with the new lam."""
+    mcq, batch = changed_mcq(lam="auto", pseudo_critics="target"), make_batch(ROWS)
+    mcq.critics.biases[-1].data.add_(raised)
+    mcq.target_critics.biases[-1].data.add_(-raised)
+    assert mcq.lam.item() == pytest.approx(0.7)
+    loss, metrics = mcq.critic_loss(batch)
+    error = math.sqrt(metrics["loss_td"].item() / 2)
+    excess = (metrics["q_ood"].item() - metrics["pseudo_target"].item()) / error
+    assert metrics["lam"].item() == pytest.approx(0.7 + 1e-3 * (0.5 - excess), rel=1e-5)
+    assert (metrics["lam"].item() < 0.7) == (raised > 0)
+    weighed = metrics["lam"] * metrics["loss_td"] + (1 - metrics["lam"]) * metrics["loss_ood"]
+    assert loss.item() == pytest.approx(weighed.item(), rel=1e-5)
+    start, bound = (0.3000001, 0.3) if raised else (0.9899999, 0.99)
+    mcq.lam.fill_(start)
+    assert mcq.critic_loss(batch)[1]["lam"].item() == pytest.approx(bound, rel=1e-7)
+
+
+def test_fewer_ood_actions_estimate_the_same_term_without_bias():
+    """A thousand draws of one action a state, and one of many thousands, about the same pseudo targets."""
+    batch = make_batch(ROWS)
+    one, many = (changed_mcq(ood_actions=count, latent_clip=1e-6) for count in (1, 20_000))
+    draws = np.array([one.ood_loss(batch)[0].item() for _ in range(1000)])
+    term, metrics = many.ood_loss(batch)
+    assert metrics["pseudo_target"].item() == pytest.approx(one.ood_loss(batch)[1]["pseudo_target"].item(), abs=1e-4)
+    error = draws.std(ddof=1) / math.sqrt(len(draws))
+    assert error < 0.02 * draws.mean()
+    assert abs(draws.mean() - term.item()) < 3 * error
+
+
+def test_the_step_draws_as_many_actions_as_it_is_told():
+    assert [actions.shape[1] for actions in drawn_actions(tiny("mcq", num_actions=5, ood_actions=2))] == [5, 2]
+    assert [actions.shape[1] for actions in drawn_actions(tiny("mcq", num_actions=5))] == [5, 5]
+
+
 # Draws
 
 
+def drawn_actions(mcq: MCQ) -> list[torch.Tensor]:
+    """What the critics are asked to value by the OOD term: the behaviour's actions, then the policy's."""
+    seen, forward = [], mcq.critics.forward
+    mcq.critics.forward = lambda states, actions: seen.append(actions) or forward(states, actions)
+    mcq.ood_loss(make_batch(3))
+    return seen
+
+
 def test_samples_are_shared_by_the_critics_unless_independent():
-    states = make_batch(3).observations
-    shared, own = tiny("mcq", num_actions=N), tiny("mcq", num_actions=N, independent_samples=True)
-    for draw in ("draw_behaviour", "draw_ood"):
-        assert getattr(shared, draw)(states).shape == (3, N, ACTIONS)
-        sets = getattr(own, draw)(states)
-        assert sets.shape == (2, 3, N, ACTIONS)
+    shared, own = (tiny("mcq", num_actions=N, independent_samples=independent) for independent in (False, True))
+    assert [actions.shape for actions in drawn_actions(shared)] == 2 * [(6, N, ACTIONS)]
+    for sets in drawn_actions(own):
+        assert sets.shape == (2, 6, N, ACTIONS)
         assert not torch.isclose(sets[0], sets[1]).all(dim=-1).any()
 
 
 def test_draws_carry_no_gradient():
-    mcq, states = tiny("mcq"), make_batch(3).observations
-    assert not mcq.draw_behaviour(states).requires_grad
-    assert not mcq.draw_ood(states).requires_grad
+    assert not any(actions.requires_grad for actions in drawn_actions(tiny("mcq")))
 
 
 # Where gradients go
@@ -198,10 +257,20 @@ def test_the_gradient_of_the_critics_is_the_weighted_sum_of_both_terms():
 
     batch = make_batch()
     both = gradient(lambda mcq: mcq.critic_loss(batch)[0])
-    td = gradient(lambda mcq: super(MCQ, mcq).critic_loss(batch)[0])
+    td = gradient(lambda mcq: mcq.td_loss(batch)[0])
     ood = gradient(lambda mcq: mcq.ood_loss(batch)[0])
     for total, data_term, ood_term in zip(both, td, ood, strict=True):
         torch.testing.assert_close(total, 0.3 * data_term + 0.7 * ood_term, atol=1e-5, rtol=1e-4)
+
+
+def test_the_behaviour_model_trains_in_its_first_steps_only_and_then_stands_still():
+    mcq = tiny("mcq", behaviour_steps=3)
+    for step in range(6):
+        before = weights(mcq.behaviour)
+        metrics = mcq.update(make_batch(seed=step))
+        assert same(before, weights(mcq.behaviour)) == (step >= 3)
+        assert ("loss_behaviour" in metrics) == (step < 3)
+        assert "loss_ood" in metrics
 
 
 # lam = 1 is SAC
@@ -251,149 +320,3 @@ def test_the_behaviour_model_learns_within_the_update():
     mcq, batch = tiny("mcq", behaviour_lr=0.01), make_batch()
     losses = [mcq.update(batch)["loss_behaviour"].item() for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
-
-
-# Configuration
-
-
-@pytest.mark.parametrize("lam", [0.0, -0.1, 1.01, math.nan])
-def test_lam_outside_its_range_is_an_error_that_names_it(lam):
-    with pytest.raises(MildlyError, match=r"^lam must be in \(0, 1\]"):
-        MCQ.Config(lam=lam)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"num_actions": 0},
-        {"delta": -1.0},
-        {"behaviour_hidden": (0,)},
-        {"behaviour_lr": 0.0},
-        {"latent_size": 0},
-        {"latent_clip": 0.0},
-        {"encoder_log_std_min": 15.0},
-        {"pseudo_reduction": "max"},
-        {"ood_distance_min": -0.1},
-        {"gamma": 1.0},
-    ],
-)
-def test_a_field_out_of_range_is_an_error_that_names_it(fields):
-    (name,) = fields
-    with pytest.raises(MildlyError, match=rf"^{name} must be"):
-        MCQ.Config(**fields)
-
-
-def test_the_config_reaches_the_behaviour_model():
-    mcq = tiny("mcq", latent_size=3, latent_clip=None, encoder_log_std_min=-1.0, encoder_log_std_max=1.0)
-    assert (mcq.behaviour.latent_size, mcq.behaviour.latent_clip) == (3, None)
-    assert mcq.behaviour.log_std_range == (-1.0, 1.0)
-
-
-def test_the_defaults_are_the_papers():
-    c = MCQ.Config()
-    assert (c.hidden, c.behaviour_hidden, c.batch_size, c.num_actions) == ((400, 400), (750, 750), 256, 10)
-    assert (c.actor_lr, c.critic_lr, c.alpha_lr, c.behaviour_lr) == (3e-4, 3e-4, 3e-4, 1e-3)
-    assert (c.gamma, c.tau, c.log_std_min, c.log_std_max) == (0.99, 5e-3, -20.0, 2.0)
-    assert (c.delta, c.one_sided, c.ood_distance_min, c.pseudo_floor) == (0.0, False, None, None)
-    assert (c.pseudo_reduction, c.independent_samples, c.normalise_observations) == ("min", False, False)
-    assert (c.latent_size, c.latent_clip, c.encoder_log_std_min, c.encoder_log_std_max) == (None, 0.5, -4.0, 15.0)
-
-
-LAM = {
-    "halfcheetah-random-v2": 0.95,
-    "halfcheetah-medium-v2": 0.95,
-    "halfcheetah-medium-replay-v2": 0.95,
-    "halfcheetah-medium-expert-v2": 0.7,
-    "halfcheetah-expert-v2": 0.5,
-    "hopper-random-v2": 0.6,
-    "hopper-medium-v2": 0.7,
-    "hopper-medium-replay-v2": 0.9,
-    "hopper-medium-expert-v2": 0.5,
-    "hopper-expert-v2": 0.5,
-    "walker2d-random-v2": 0.8,
-    "walker2d-medium-v2": 0.9,
-    "walker2d-medium-replay-v2": 0.9,
-    "walker2d-medium-expert-v2": 0.8,
-    "walker2d-expert-v2": 0.3,
-    "maze2d-umaze-v1": 0.7,
-    "maze2d-umaze-dense-v1": 0.95,
-    "maze2d-medium-v1": 0.9,
-    "maze2d-medium-dense-v1": 0.9,
-    "pen-human-v0": 0.3,
-    "door-human-v0": 0.7,
-    "relocate-human-v0": 0.3,
-    "hammer-human-v0": 0.7,
-    "pen-cloned-v0": 0.9,
-    "door-cloned-v0": 0.3,
-    "relocate-cloned-v0": 0.3,
-    "hammer-cloned-v0": 0.5,
-}
-STRICT = {  # the five sets with delta, one side and a mask in the authors' code
-    "hopper-medium-v2",
-    "hopper-medium-expert-v2",
-    "hopper-expert-v2",
-    "halfcheetah-medium-expert-v2",
-    "halfcheetah-expert-v2",
-}
-
-
-def test_lam_of_every_data_set_is_the_papers():
-    assert len(LAM) == 27
-    for name, lam in LAM.items():
-        assert MCQ.for_dataset(name, "paper") == {"lam": lam}
-        assert make_config(MCQ, "paper", name, {}) == MCQ.Config(lam=lam)
-
-
-def test_a_recollected_set_has_the_hyperparameters_of_its_original():
-    for preset in ("paper", "official"):
-        for name in LAM:
-            assert MCQ.for_dataset(f"{name}-recollected", preset) == MCQ.for_dataset(name, preset)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "mine", "pendulum-mixed", "hopper", "hopper-medium-very-noisy", "my-hopper-medium"]
-)
-def test_an_unknown_set_has_no_hyperparameters_of_its_own(name):
-    assert MCQ.for_dataset(name, "paper") == {}
-    assert MCQ.for_dataset(name, "official") == {}
-
-
-def test_a_field_the_user_gives_wins_over_the_data_sets():
-    config = make_config(MCQ, "official", "hopper-medium-v2", {"lam": 0.55, "one_sided": False})
-    assert (config.lam, config.one_sided, config.delta) == (0.55, False, 5.0)
-
-
-def test_the_official_preset_is_what_the_authors_code_does_on_every_set():
-    for name, lam in LAM.items():
-        config = make_config(MCQ, "official", name, {})
-        expected = {
-            "lam": lam,
-            "hidden": (400, 400, 400),
-            "log_std_min": -5.0,
-            "log_std_max": 2.0,
-            "latent_clip": 0.5,
-            "encoder_log_std_min": -4.0,
-            "encoder_log_std_max": 15.0,
-            "pseudo_floor": 0.0,
-            "independent_samples": True,
-            "delta": 5.0 if name in STRICT else 0.0,
-            "one_sided": name in STRICT or name.startswith("maze2d"),
-            "ood_distance_min": 0.1 if name in STRICT else None,
-            "alpha_first": True,
-            "normalise_observations": False,
-        }
-        assert {field: getattr(config, field) for field in expected} == expected, name
-        assert config == MCQ.Config(**expected), name
-
-
-@pytest.mark.parametrize("dataset", ["hopper-medium-v2", "maze2d-umaze-v1", "pen-human-v0"])
-def test_a_step_of_the_official_preset_runs(dataset):
-    config = make_config(MCQ, "official", dataset, {"batch_size": 4})
-    mcq = MCQ(config, OBSERVATIONS, ACTIONS, seed=0)
-    assert [w.shape for w in mcq.critics.weights] == [(2, 5, 400), (2, 400, 400), (2, 400, 400), (2, 400, 1)]
-    assert sum(isinstance(layer, torch.nn.Linear) for layer in mcq.pi.net) == 4
-    before = weights(mcq.pi, mcq.critics, mcq.behaviour)
-    metrics = mcq.update(make_batch(4))
-    assert all(torch.isfinite(value) for value in metrics.values())
-    assert metrics["pseudo_target"] >= 0
-    assert not any(torch.equal(a, b) for a, b in zip(before, weights(mcq.pi, mcq.critics, mcq.behaviour), strict=True))

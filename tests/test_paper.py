@@ -98,6 +98,15 @@ def test_the_parameter_study_varies_lambda_and_then_n_at_lambda_095() -> None:
     assert len({job.name for job in jobs}) == len(jobs)
 
 
+def test_the_deterministic_table_is_mcq_on_td3_with_its_own_lambda_on_one_set() -> None:
+    jobs = jobs_of(EXHIBITS["table-deterministic"], seeds=1)
+    assert {job.algorithm for job in jobs} == {"mcq-td3"}
+    lams = {job.dataset: job.plan.config["lam"] for job in jobs}
+    assert len(lams) == len(jobs) == 12
+    assert (lams["hopper-medium-expert-v2"], lams["hopper-medium-v2"]) == (0.4, 0.7)
+    assert {job.plan.config["target_noise"] for job in jobs} == {0.0}
+
+
 def test_what_is_cut_down_is_cut_down() -> None:
     datasets, methods = chosen(TABLE, ["hopper-medium", "walker2d-medium-v2"], ["bc", "MCQ"])
     assert (datasets, methods) == (["hopper-medium-v2", "walker2d-medium-v2"], ["BC", "MCQ"])
@@ -253,10 +262,11 @@ def test_names_and_empty_exhibits_are_told(tmp_path: Path, capsys: pytest.Captur
     assert "table-deterministic" in capsys.readouterr().out
     assert main(["paper", "table2"]) == 2
     assert "Did you mean 'table1'" in capsys.readouterr().err
-    assert main(["paper", "table-deterministic", "--out", str(tmp_path / "out")]) == 2
-    assert "none of its algorithms exists here yet (MCQ-TD3)" in capsys.readouterr().err
-    assert main(["paper", "table-deterministic", "--render-only", "--out", str(tmp_path / "out")]) == 0
-    assert "Not implemented yet: MCQ-TD3" in capsys.readouterr().out
+    absent = ["paper", "table-more", "--algorithms", "DT", "--out", str(tmp_path / "out")]
+    assert main(absent) == 2
+    assert "none of its algorithms exists here yet (DT)" in capsys.readouterr().err
+    assert main([*absent, "--render-only"]) == 0
+    assert "Not implemented yet: DT" in capsys.readouterr().out
     assert main(["paper", "fig-values", "--render-only", "--out", str(tmp_path / "out")]) == 2
     assert "nothing to draw" in capsys.readouterr().err
 

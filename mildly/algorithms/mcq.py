@@ -25,11 +25,23 @@ from mildly.algorithms.sac import SAC, SACConfig
 
 FAST: dict[str, Any] = {
     "ood_actions": 1,
-    "behaviour_steps": 10_000,
+    "behaviour_steps": 5_000,
     "cache_actions": True,
     "warm_up": 5_000,
 }
 """What makes either form of MCQ fast."""
+ROBUST: dict[str, Any] = {
+    **FAST,
+    "num_actions": 5,
+    "hidden": (256, 256),
+    "lam": "auto",
+    "behaviour": "flow",
+    "normalise_observations": True,
+    "layer_norm": True,
+    "cloning_steps": 10_000,
+    "cloning_weight": 0.05,
+}
+"""What keeps either form from falling below behaviour cloning on the way."""
 
 
 @dataclass(frozen=True)
@@ -52,5 +64,6 @@ class MCQ(MildlyConservative, SAC):
             "independent_samples": True,
         },
         "fast": FAST,
+        "robust": {**ROBUST, "initial_alpha": 0.01},
         "small": {**SAC.PRESETS["small"], "behaviour_hidden": (128, 128)},
     }

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mildly.algorithms.mcq import FAST
+from mildly.algorithms.mcq import FAST, ROBUST
 from mildly.algorithms.mild import MildConfig, MildlyConservative
 from mildly.algorithms.td3 import TD3, TD3Config
 
@@ -46,5 +46,6 @@ class MCQTD3(MildlyConservative, TD3):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": FAST,
+        "robust": ROBUST,
         "small": {**TD3.PRESETS["small"], "behaviour_hidden": (128, 128)},
     }

@@ -15,6 +15,7 @@ from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch, Replay
 
 CPU = torch.device("cpu")
+COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated")
 ROWS = 40
 
 
@@ -45,6 +46,7 @@ def test_drawn_transitions_are_rows_of_the_data_with_all_columns_of_the_same_row
     np.testing.assert_array_equal(batch.rewards, dataset.rewards[rows])
     np.testing.assert_array_equal(batch.next_observations, dataset.next_observations[rows])
     np.testing.assert_array_equal(batch.terminated, dataset.terminated[rows].astype(np.float32))
+    np.testing.assert_array_equal(batch.rows, rows)
     assert set(rows.tolist()) == set(range(ROWS))  # 500 draws miss one of 40 rows with probability 1e-4
 
 
@@ -57,8 +59,8 @@ def test_draws_are_uniform(dataset: Dataset) -> None:
 
 def test_batches_are_float32_tensors_with_a_mask_for_the_ends_of_values(dataset: Dataset) -> None:
     batch = Replay.of(dataset, CPU).sample(64, generator())
-    assert all(column.dtype == torch.float32 for column in batch)
-    assert [tuple(column.shape) for column in batch] == [(64, 3), (64, 2), (64,), (64, 3), (64,)]
+    assert all(getattr(batch, name).dtype == torch.float32 for name in COLUMNS)
+    assert [tuple(column.shape) for column in batch] == [(64, 3), (64, 2), (64,), (64, 3), (64,), (64,)]
     assert set(batch.terminated.tolist()) == {0.0, 1.0}
 
 
@@ -113,7 +115,7 @@ def test_scaling_is_applied_to_both_observations_and_to_nothing_else(dataset: Da
 
 
 def test_sampling_leaves_the_data_as_they_were(dataset: Dataset) -> None:
-    before = {name: getattr(dataset, name).copy() for name in Batch._fields}
+    before = {name: getattr(dataset, name).copy() for name in COLUMNS}
     replay = Replay.of(dataset, CPU, Scaling.of(dataset, CPU))
     batch = replay.sample(64, generator())
     for column in batch:
@@ -127,7 +129,7 @@ def test_sampling_leaves_the_data_as_they_were(dataset: Dataset) -> None:
 
 def test_data_in_memory_are_not_copied(dataset: Dataset) -> None:
     replay = Replay.of(dataset, CPU)
-    for name in Batch._fields:
+    for name in COLUMNS:
         assert np.shares_memory(replay.columns[name].numpy(), getattr(dataset, name))
 
 
@@ -137,7 +139,7 @@ def test_a_mapped_set_is_drawn_from_without_a_copy_or_a_warning(dataset: Dataset
         warnings.simplefilter("error")
         replay = Replay.of(mapped, CPU, Scaling.of(mapped, CPU))
         batch = replay.sample(64, generator())
-    for name in Batch._fields:
+    for name in COLUMNS:
         assert isinstance(getattr(mapped, name), np.memmap)
         assert np.shares_memory(replay.columns[name].numpy(), getattr(mapped, name))
     in_memory = Replay.of(dataset, CPU, Scaling.of(dataset, CPU)).sample(64, generator())
@@ -164,8 +166,9 @@ def test_an_empty_replay_draws_only_from_what_was_added() -> None:
         replay.add(transition(number, terminated=number == 2))
     assert replay.size == 3
     batch = replay.sample(200, generator())
-    assert all(column.dtype == torch.float32 for column in batch)
+    assert all(getattr(batch, name).dtype == torch.float32 for name in COLUMNS)
     number = batch.rewards
+    assert torch.equal(batch.rows, number.long() - 1)
     assert set(number.tolist()) == {1.0, 2.0, 3.0}
     assert torch.equal(batch.observations, torch.stack([number, 2 * number], dim=1))
     assert torch.equal(batch.next_observations, torch.stack([number + 1, 2 * number + 2], dim=1))

@@ -1,0 +1,133 @@
+"""Returns of logged transitions: against a slow sum, and by formulas where there are some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mildly.data.dataset import Dataset, Meta
+from mildly.data.returns import Returns, discounted_returns
+
+CPU = torch.device("cpu")
+
+
+def dataset(episodes: list[tuple[list[float], str]]) -> Dataset:
+    """Episodes of given rewards, each with the way it ends: terminated, truncated or both."""
+    rewards = [reward for rewards, _ in episodes for reward in rewards]
+    flags: dict[str, list[bool]] = {"terminated": [], "truncated": []}
+    for own, end in episodes:
+        for name, column in flags.items():
+            column += [False] * (len(own) - 1) + [end in (name, "both")]
+    zeros = np.zeros((len(rewards), 1))
+    return Dataset.from_arrays(
+        zeros, zeros, np.array(rewards), zeros, *(np.array(column) for column in flags.values()), meta=Meta("some")
+    )
+
+
+def slow_return(data: Dataset, row: int, gamma: float) -> tuple[float, float]:
+    """Value and weight of one transition: walk on from it until its episode ends."""
+    total, factor, k = 0.0, 1.0, 0
+    while True:
+        total += factor * float(data.rewards[row + k])
+        factor *= gamma
+        k += 1
+        if data.terminated[row + k - 1]:
+            return total, 1.0
+        if data.truncated[row + k - 1]:
+            shown = (1 - gamma) * sum(gamma**i for i in range(k))  # = 1 - gamma^k
+            return total / shown, shown
+
+
+ends = st.sampled_from(["terminated", "truncated", "both"])
+rewards = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=12)
+logs = st.lists(st.tuples(rewards, ends), min_size=1, max_size=6)
+gammas = st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999])
+
+
+@given(logs, gammas)
+def test_every_return_and_weight_equals_a_slow_sum(episodes: Any, gamma: float) -> None:
+    data = dataset(episodes)
+    value, weight = discounted_returns(data, gamma)
+    expected = np.array([slow_return(data, row, gamma) for row in range(len(data))])
+    np.testing.assert_allclose(weight, expected[:, 1], rtol=1e-9)
+    np.testing.assert_allclose(value, expected[:, 0], rtol=1e-9, atol=1e-9)
+
+
+@given(st.integers(1, 40), st.floats(-50, 50, width=32), gammas)
+def test_a_constant_reward_is_completed_to_its_whole_return_in_every_row(
+    rows: int, reward: float, gamma: float
+) -> None:
+    value, weight = discounted_returns(dataset([([reward] * rows, "truncated")]), gamma)
+    np.testing.assert_allclose(value, reward / (1 - gamma), rtol=1e-9, atol=1e-12)
+    to_go = rows - np.arange(rows)
+    np.testing.assert_allclose(weight, 1 - gamma**to_go, rtol=1e-9)
+
+
+@given(st.integers(1, 40), st.floats(-50, 50, width=32), gammas)
+def test_a_constant_reward_up_to_a_terminal_state_is_only_what_was_collected(
+    rows: int, reward: float, gamma: float
+) -> None:
+    value, weight = discounted_returns(dataset([([reward] * rows, "terminated")]), gamma)
+    to_go = rows - np.arange(rows)
+    np.testing.assert_allclose(value, reward * (1 - gamma**to_go) / (1 - gamma), rtol=1e-9, atol=1e-12)
+    assert (weight == 1).all()
+
+
+@given(logs)
+def test_without_a_future_the_return_is_the_reward(episodes: Any) -> None:
+    data = dataset(episodes)
+    value, weight = discounted_returns(data, 0.0)
+    np.testing.assert_array_equal(value, data.rewards.astype(np.float64))
+    assert (weight == 1).all()
+
+
+@given(logs, gammas)
+def test_weights_lie_in_0_to_1_and_grow_with_what_the_log_still_shows(episodes: Any, gamma: float) -> None:
+    data = dataset(episodes)
+    weight = discounted_returns(data, gamma)[1]
+    assert (weight > 0).all()
+    assert (weight <= 1).all()
+    for episode in data.episodes():
+        assert (np.diff(weight[episode]) <= 0).all()
+
+
+def test_by_hand() -> None:
+    """Two rewards until a terminal state; two until a time-out; one that both ends and is cut off."""
+    data = dataset([([1.0, 2.0], "terminated"), ([4.0, 6.0], "truncated"), ([3.0], "both")])
+    value, weight = discounted_returns(data, 0.5)
+    assert value.tolist() == [2.0, 2.0, 7.0 / 0.75, 12.0, 3.0]
+    assert weight.tolist() == [1.0, 1.0, 0.75, 0.5, 1.0]
+
+
+@given(logs, gammas, st.floats(-3, 3, width=32))
+def test_returns_scale_with_the_rewards(episodes: Any, gamma: float, factor: float) -> None:
+    scaled = [([factor * reward for reward in own], end) for own, end in episodes]
+    one, other = (discounted_returns(dataset(log), gamma)[0] for log in (episodes, scaled))
+    np.testing.assert_allclose(other, factor * one, rtol=1e-5, atol=1e-3)
+
+
+def test_returns_are_single_precision_on_the_device_also_of_a_mapped_set(tmp_path: Path) -> None:
+    data = dataset([([1.0, 2.0, 3.0], "truncated"), ([1.5] * 4, "terminated")])
+    mapped = Dataset.load(data.save(tmp_path / "set"))
+    assert isinstance(mapped.rewards, np.memmap)
+    expected = discounted_returns(data, 0.9)
+    for source in (data, mapped):
+        returns = Returns.of(source, 0.9, CPU)
+        for column, right in zip(returns, expected, strict=True):
+            assert column.dtype == torch.float32
+            assert column.device == CPU
+            np.testing.assert_allclose(column, right, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.99])
+def test_an_estimate_from_a_cut_off_log_is_right_on_average_where_rewards_do_not_depend_on_time(gamma: float) -> None:
+    random = np.random.default_rng(0)
+    cut = [(random.normal(2.0, 1.0, 30).tolist(), "truncated") for _ in range(400)]
+    value, _ = discounted_returns(dataset(cut), gamma)
+    assert value.reshape(400, 30).mean(axis=0) == pytest.approx(np.full(30, 2 / (1 - gamma)), rel=0.08)

@@ -1,0 +1,369 @@
+"""The start from the data: what the first steps learn and leave alone, and that the method's own steps follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, same, tiny, train_tiny, weights
+
+from mildly.algorithms import ALGORITHMS
+from mildly.algorithms.actor_critic import ActorCritic
+from mildly.data.replay import Batch, Replay
+from mildly.errors import MildlyError
+from mildly.networks import Critics, polyak_update
+from mildly.training.loop import resume
+
+CPU = torch.device("cpu")
+DATA = make_dataset()
+METHODS = sorted(name for name, kind in ALGORITHMS.items() if issubclass(kind, ActorCritic))
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def starting(name: str, steps: int = 3, **fields: Any) -> Any:
+    """A learner that begins with a start from the data."""
+    learner = tiny(name, warm_up=steps, **{"gamma": 0.9, **fields})
+    learner.prepare(DATA)
+    return learner
+
+
+def batch_of(seed: int = 0, rows: int = 12) -> Batch:
+    return Replay.of(DATA, CPU).sample(rows, torch.Generator().manual_seed(seed))
+
+
+def slow_return(row: int, gamma: float) -> tuple[float, float]:
+    """What followed from a row on, and the share of it that the log shows."""
+    total, k = 0.0, 0
+    while True:
+        total += gamma**k * float(DATA.rewards[row + k])
+        k += 1
+        if DATA.terminated[row + k - 1]:
+            return total, 1.0
+        if DATA.truncated[row + k - 1]:
+            return total / (1 - gamma**k), 1 - gamma**k
+
+
+# The critics
+
+
+@every_method
+def test_the_critics_minimise_the_weighted_error_against_the_datas_returns(name):
+    learner, batch = starting(name), batch_of()
+    returns = [slow_return(row, 0.9) for row in batch.rows.tolist()]
+    assert len({weight for _, weight in returns}) > 2
+    critics, expected = [Layers.of_critic(learner.critics, j) for j in range(2)], 0.0
+    for i, (value, weight) in enumerate(returns):
+        for critic in critics:
+            expected += weight * (critic(batch.observations[i], batch.actions[i])[0] - value) ** 2 / len(returns)
+    metrics = learner.update(batch)
+    assert metrics["loss_critic"].item() == pytest.approx(expected, rel=1e-4)
+    assert metrics["loss_td"].item() == pytest.approx(expected, rel=1e-4)
+    assert metrics["q_target"].item() == pytest.approx(np.mean([value for value, _ in returns]), rel=1e-4)
+    assert not {"loss_ood", "loss_actor", "alpha", "lam"} & metrics.keys()
+
+
+@every_method
+def test_the_critics_begin_at_the_level_of_the_returns_if_they_start_from_them(name):
+    level = np.mean([slow_return(row, 0.9)[0] for row in range(len(DATA))])
+    learner, plain = starting(name), tiny(name)
+    plain.prepare(DATA)
+    for critics in (learner.critics, learner.target_critics):
+        assert critics.biases[-1].flatten().tolist() == pytest.approx([level, level], rel=1e-5)
+    assert same(weights(learner.critics)[:-1], weights(tiny(name).critics)[:-1])
+    assert same(weights(plain.critics), weights(tiny(name).critics))
+
+
+@every_method
+def test_the_start_teaches_the_critics_the_returns(name):
+    learner = starting(name, 300, hidden=(32, 32), start_lr=3e-3)
+    errors = [learner.update(batch_of(step, 60))["loss_critic"].item() for step in range(300)]
+    assert np.mean(errors[-10:]) < 0.3 * np.mean(errors[:10])
+
+
+@every_method
+def test_the_start_gives_gradients_to_the_critics_alone(name):
+    learner = starting(name)
+    learner.start_loss(batch_of())[0].backward()
+    parts = {key: value for key, value in vars(learner).items() if isinstance(value, torch.nn.Module)}
+    assert {key for key, part in parts.items() if any(p.grad is not None for p in part.parameters())} == {"critics"}
+
+
+@every_method
+def test_batches_that_are_no_rows_of_the_data_are_learnt_from_by_the_methods_own_error(name):
+    """As in online training, where there are no returns yet."""
+    unprepared, prepared = (lambda: tiny(name, warm_up=3, gamma=0.9)), (lambda: starting(name))
+    for make, batch in ((unprepared, batch_of()), (prepared, make_batch())):
+        learner, twin = make(), make()
+        expected = twin.td_loss(batch)[0]
+        assert torch.equal(learner.update(batch)["loss_critic"], expected.detach())
+        assert same(weights(learner.pi), weights(twin.pi))
+
+
+@every_method
+def test_the_targets_are_the_critics_during_the_start(name):
+    learner = starting(name)
+    for step in range(3):
+        before = weights(learner.critics)
+        learner.update(batch_of(step))
+        assert not same(before, weights(learner.critics))
+        assert same(weights(learner.critics), weights(learner.target_critics))
+    learner.update(batch_of(3))
+    learner.update(batch_of(4))
+    assert not same(weights(learner.critics), weights(learner.target_critics))
+
+
+# The actor
+
+
+@every_method
+@pytest.mark.parametrize("cloning_steps", [0, 2, 3])
+def test_the_actor_waits_unless_it_is_to_clone_and_the_temperature_always_does(name, cloning_steps):
+    learner = starting(name, cloning_steps=cloning_steps)
+    for step in range(3):
+        before = weights(learner.pi)
+        metrics = learner.update(batch_of(step))
+        assert ("loss_cloning" in metrics) == (step < cloning_steps)
+        assert same(before, weights(learner.pi)) == (step >= cloning_steps)
+        if hasattr(learner, "target_pi"):
+            assert same(weights(learner.pi), weights(learner.target_pi))
+    if hasattr(learner, "log_alpha"):
+        assert learner.log_alpha.item() == 0.0
+        assert "alpha_optimiser.0.step" not in learner.state_dict()
+
+
+@pytest.mark.parametrize("name", ["td3", "mcq-td3"])
+def test_a_deterministic_actor_clones_by_squared_distance(name):
+    learner, batch = starting(name, cloning_steps=3), batch_of()
+    actor, expected = Layers.of(learner.pi.net), 0.0
+    for state, action in zip(batch.observations, batch.actions.tolist(), strict=True):
+        expected += sum((np.tanh(actor(state)[k]) - action[k]) ** 2 for k in range(ACTIONS)) / 12
+    assert learner.update(batch)["loss_cloning"].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sac", "mcq"])
+def test_a_random_actor_clones_by_likelihood(name):
+    learner, batch = starting(name, cloning_steps=3), batch_of()
+    actor, expected = Layers.of(learner.pi.net), 0.0
+    for state, action in zip(batch.observations, batch.actions.tolist(), strict=True):
+        out = actor(state)
+        for k in range(ACTIONS):
+            z, std = np.arctanh(action[k]), np.exp(out[ACTIONS + k])
+            density = np.exp(-0.5 * ((z - out[k]) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - action[k] ** 2)
+            expected -= np.log(density) / 12
+    assert learner.update(batch)["loss_cloning"].item() == pytest.approx(expected, rel=1e-3)
+
+
+@every_method
+def test_the_cloning_loss_reaches_the_actor_alone(name):
+    learner = starting(name)
+    learner.cloning_loss(batch_of()).backward()
+    parts = {key: value for key, value in vars(learner).items() if isinstance(value, torch.nn.Module)}
+    assert {key for key, part in parts.items() if any(p.grad is not None for p in part.parameters())} == {"pi"}
+
+
+@every_method
+@pytest.mark.parametrize("warm_up", [0, 2])
+def test_an_actor_that_clones_for_longer_leaves_the_critics_to_the_method(name, warm_up):
+    """In such a step the critics take the method's step, the actor the cloning one, and the temperature none."""
+    fields = {"gamma": 0.9, "start_lr": 0.01, "actor_lr": 0.01, "critic_lr": 0.003}
+    learner, twin = starting(name, warm_up, cloning_steps=4, **fields), tiny(name, **fields)
+    for step in range(4):
+        twin.load_state_dict(learner.state_dict())
+        batch, before = batch_of(step), weights(learner.target_critics)
+        metrics = learner.update(batch)
+        if step < warm_up:
+            continue
+        if hasattr(twin, "behaviour"):
+            twin.update_behaviour(batch)
+        twin.updates += 1
+        expected = twin.update_critics(batch) | twin.clone(batch)
+        for key in ("loss_critic", "loss_cloning", "q_target"):
+            assert torch.equal(metrics[key], expected[key])
+        assert same(weights(learner.critics, learner.pi), weights(twin.critics, twin.pi))
+        if "actor_delay" not in {field.name for field in dataclasses.fields(learner.config)}:
+            assert not {"loss_actor", "alpha"} & metrics.keys()
+            for old, new, target in zip(before, weights(learner.critics), weights(learner.target_critics), strict=True):
+                torch.testing.assert_close(target, 0.005 * new + 0.995 * old)
+            assert learner.log_alpha.item() == 0.0
+    moved = learner.update(batch_of(9))
+    assert "loss_cloning" not in moved
+    assert "loss_actor" in moved
+
+
+@every_method
+def test_an_anchor_adds_the_cloning_loss_in_units_of_the_values_deviation(name):
+    """By hand, with the values that the actor climbs; no gradient runs through their deviation."""
+    free, anchored = tiny(name), tiny(name, cloning_weight=0.3)
+    batch = make_batch()
+
+    def loss_of(learner: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if name in ("td3", "mcq-td3"):
+            values = learner.critics(batch.observations, learner.pi(batch.observations))[0]
+            return learner.actor_loss(batch)[0], values
+        drawn = learner.pi(batch.observations).draw(torch.Generator().manual_seed(0))
+        return learner.actor_loss(batch, drawn)[0], learner.critics(batch.observations, drawn.actions).amin(dim=0)
+
+    (plain, values), (got, _) = loss_of(free), loss_of(anchored)
+    spread = np.std(values.detach().double().numpy(), ddof=1)
+    cloning = free.cloning_loss(batch)
+    assert got.item() == pytest.approx(plain.item() + 0.3 * spread * cloning.item(), rel=1e-4)
+    parts = [torch.autograd.grad(loss, list(free.pi.parameters()), retain_graph=True) for loss in (plain, cloning)]
+    for whole, own, pull in zip(torch.autograd.grad(got, list(anchored.pi.parameters())), *parts, strict=True):
+        torch.testing.assert_close(whole, own + 0.3 * spread.item() * pull, atol=1e-5, rtol=1e-4)
+
+
+# Then the method
+
+
+@every_method
+@pytest.mark.parametrize("cloning_steps", [0, 3])
+def test_the_step_after_the_start_is_the_methods_own(name, cloning_steps):
+    learner, plain = starting(name, cloning_steps=cloning_steps), tiny(name, gamma=0.9)
+    for step in range(3):
+        learner.update(batch_of(step))
+    plain.load_state_dict(tiny(name, gamma=0.9).state_dict() | learner.state_dict())
+    for step in range(3, 7):
+        expected, got = plain.update(batch_of(step)), learner.update(batch_of(step))
+        assert got.keys() == expected.keys()
+        assert all(torch.equal(got[key], expected[key]) for key in got)
+    state = plain.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in learner.state_dict().items())
+
+
+@every_method
+def test_learning_rates_are_the_starts_own_and_then_the_methods(name):
+    fields = {"start_lr": 0.02, "actor_lr": 0.001, "critic_lr": 0.003}
+    learner = starting(name, 2, cloning_steps=3, **fields)
+    for step in range(5):
+        learner.update(batch_of(step))
+        rates = [optimiser.param_groups[0]["lr"] for optimiser in (learner.pi_optimiser, learner.critic_optimiser)]
+        assert rates == [0.02 if step < 3 else 0.001, 0.02 if step < 2 else 0.003]
+
+
+def test_a_first_step_has_the_length_of_the_starts_learning_rate():
+    """Adam's first step moves a weight with a gradient by its learning rate."""
+    learner = starting("td3", cloning_steps=1, start_lr=0.02, actor_lr=0.5, critic_lr=0.5)
+    for part in (learner.critics, learner.pi):
+        part.before = weights(part)
+    learner.update(batch_of())
+    for part in (learner.critics, learner.pi):
+        moved = max((a - b).abs().max().item() for a, b in zip(part.before, weights(part), strict=True))
+        assert moved == pytest.approx(0.02, rel=1e-3)
+
+
+@every_method
+def test_the_start_can_be_skipped(name):
+    for fields in ({"warm_up": 1000}, {"warm_up": 10, "cloning_steps": 1000}):
+        learner = tiny(name, **fields)
+        learner.skip_start()
+        metrics = learner.update(batch_of())
+        assert "loss_actor" in metrics
+        assert "loss_cloning" not in metrics
+
+
+def test_the_behaviour_model_learns_during_the_start_too_and_is_skipped_with_it():
+    learner = starting("mcq", 4, behaviour_steps=2)
+    assert ["loss_behaviour" in learner.update(batch_of(step)) for step in range(6)] == 2 * [True] + 4 * [False]
+    learner = starting("mcq", 4, behaviour_steps=9)
+    learner.skip_start()
+    metrics = learner.update(batch_of())
+    assert "loss_behaviour" not in metrics
+    assert "loss_ood" in metrics
+
+
+def test_alpha_begins_where_it_is_told():
+    learner = tiny("sac", initial_alpha=0.2)
+    assert learner.log_alpha.item() == pytest.approx(math.log(0.2), rel=1e-6)
+    assert tiny("mcq").log_alpha.item() == 0.0
+    metrics = learner.update(make_batch())
+    assert metrics["alpha"].item() == pytest.approx(0.2, rel=1e-3)
+    with pytest.raises(MildlyError, match="initial_alpha must be positive"):
+        dataclasses.replace(learner.config, initial_alpha=0.0)
+
+
+# Critics with normalised layers
+
+
+def slow_normalised(critics: Critics, j: int, state: torch.Tensor, action: torch.Tensor) -> float:
+    """One value of one critic: after each product but the last, mean 0, variance 1, then ReLU."""
+    x, layers = np.concatenate([state.numpy(), action.numpy()]).astype(np.float64), Layers.of_critic(critics, j)
+    for matrix, offset in layers[:-1]:
+        x = matrix @ x + offset
+        mean = sum(x) / len(x)
+        variance = sum((value - mean) ** 2 for value in x) / len(x)
+        x = np.maximum((x - mean) / math.sqrt(variance + 1e-5), 0)
+    matrix, offset = layers[-1]
+    return float((matrix @ x + offset)[0])
+
+
+def test_normalised_layers_equal_a_slow_computation():
+    critics = tiny("mcq", layer_norm=True).critics
+    states = make_batch(4).observations
+    actions = torch.rand(4, 3, ACTIONS, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    expected = [[[slow_normalised(critics, j, s, a) for a in own] for s, own in zip(states, actions, strict=True)]
+                for j in range(2)]  # fmt: skip
+    np.testing.assert_allclose(critics(states, actions).detach(), expected, atol=1e-5)
+    np.testing.assert_allclose(critics(states, actions[:, 0]).detach(), np.array(expected)[:, :, 0], atol=1e-5)
+    np.testing.assert_allclose(critics(states, actions, freeze=True).detach(), expected, atol=1e-5)
+    plain = tiny("mcq").critics
+    assert same(weights(plain), weights(critics))
+    assert not np.allclose(plain(states, actions).detach(), expected, atol=1e-2)
+
+
+def test_values_of_normalised_critics_do_not_grow_with_the_distance_of_an_action():
+    states = make_batch(4).observations
+    for layer_norm, bounded in ((True, True), (False, False)):
+        critics = Critics(OBSERVATIONS, ACTIONS, (8, 8), layer_norm=layer_norm)
+        near, far = (critics(states, torch.full((4, ACTIONS), x)).abs().max().item() for x in (1.0, 1e4))
+        assert (far < 10 * near) == bounded
+
+
+def test_normalised_critics_keep_what_they_are_in_their_targets():
+    learner = tiny("td3", layer_norm=True)
+    assert learner.target_critics.layer_norm
+    polyak_update(learner.target_critics, learner.critics, 1.0)
+    batch = make_batch()
+    values = [critics(batch.observations, batch.actions) for critics in (learner.critics, learner.target_critics)]
+    assert torch.equal(*values)
+
+
+# Lines of the log while the metrics change
+
+
+START = {"warm_up": 7, "behaviour_steps": 12, "cloning_steps": 9, "eval_every": 0, "steps": 23}
+
+
+def test_a_line_holds_the_mean_of_each_metric_over_the_steps_that_had_it(tmp_path: Path) -> None:
+    every = train_tiny("mcq", tmp_path / "every", **START, log_every=1).metrics()
+    lines = train_tiny("mcq", tmp_path / "lines", **START, log_every=5).metrics()
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
+    for line, first in zip(lines, range(0, 25, 5), strict=True):
+        rows = every[first : line["step"]]
+        assert set(line) == {name for row in rows for name in row}
+        for name in set(line) - {"step"}:
+            values = [row[name] for row in rows if name in row]
+            assert line[name] == pytest.approx(sum(values) / len(values), rel=1e-4, abs=1e-6), (line["step"], name)
+    counts = {name: sum(name in row for row in every[5:10]) for name in ("loss_cloning", "loss_actor", "loss_critic")}
+    assert counts == {"loss_cloning": 4, "loss_actor": 1, "loss_critic": 5}
+    assert sum("loss_behaviour" in row for row in every) == 12
+
+
+@pytest.mark.parametrize("stop", [8, 13])
+def test_means_are_right_when_a_run_is_prolonged_between_two_lines(tmp_path: Path, stop: int) -> None:
+    """The line at the stop and the one after it together hold the steps of one line, each its own."""
+    every = train_tiny("mcq", tmp_path / "every", **START, log_every=1).metrics()
+    run = train_tiny("mcq", tmp_path / "run", **{**START, "steps": stop}, log_every=5)
+    resume(run.path, steps=23)
+    last = 0
+    for line in run.metrics():
+        rows = every[last : line["step"]]
+        for name in set(line) - {"step"}:
+            values = [row[name] for row in rows if name in row]
+            assert line[name] == pytest.approx(sum(values) / len(values), rel=1e-4, abs=1e-6)
+        last = line["step"]
+    assert last == 23
