@@ -270,7 +270,6 @@ def test_kept_actions_are_no_part_of_the_state_and_come_back_after_a_restore():
     assert same(weights(other.critics), weights(straight.critics))
 
 
-@pytest.mark.xfail(strict=True, reason="load_state_dict leaves the actions of the weights before in the cache")
 def test_a_learner_restored_to_other_weights_forgets_the_actions_it_kept():
     data = chained_dataset((30, 30))
     straight, other = restored(data, 4)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -157,6 +157,12 @@ class MildlyConservative(ActorCritic):
         if self.config.cache_actions:
             cache = ActionCache(dataset, self.config.num_actions, self.device, self.scaling)
             self.cache = cache if cache.megabytes <= self.config.cache_megabytes else None
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore; actions that were kept came from the weights before."""
+        super().load_state_dict(state)
+        if self.cache is not None:
+            self.cache.edition = -1
 
     def skip_start(self) -> None:
         """Go to the end of the behaviour model's training, too."""
