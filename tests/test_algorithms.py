@@ -242,7 +242,7 @@ def test_a_saved_policy_acts_as_the_learner_does_in_the_environments_units(name,
 
 @every_algorithm
 def test_observations_are_scaled_only_when_asked(name):
-    learner = tiny(name)
+    learner = tiny(name, normalise_observations=False)
     learner.prepare(make_dataset())
     assert learner.policy().scaling is None
 
@@ -312,40 +312,6 @@ def test_a_wrong_name_is_an_error_that_shows_the_nearest(name):
 def test_a_batch_of_no_transitions_is_refused(name):
     with pytest.raises(MildlyError, match="batch_size must be at least 1"):
         ALGORITHMS[name].Config(batch_size=0)
-
-
-# Behaviour cloning, which has no file of tests of its own
-
-
-def test_behaviour_cloning_refuses_an_unknown_objective():
-    with pytest.raises(MildlyError, match="objective must be"):
-        ALGORITHMS["bc"].Config(objective="likelyhood")
-
-
-def test_behaviour_cloning_minimises_what_its_objective_says():
-    batch = make_batch(6)
-    likelihood, error = (tiny("bc", objective=objective) for objective in ("likelihood", "mse"))
-    distribution = likelihood.pi(batch.observations)
-    expected = (distribution.mean.tanh() - batch.actions).detach().double().numpy()
-    mse = sum(expected[i, k] ** 2 for i in range(6) for k in range(ACTIONS)) / 6
-    z = np.arctanh(batch.actions.double().numpy())
-    mean, std = distribution.mean.detach().double().numpy(), distribution.log_std.exp().detach().double().numpy()
-    density = np.exp(-0.5 * ((z - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - np.tanh(z) ** 2)
-    assert error.update(batch)["loss_actor"].item() == pytest.approx(mse, rel=1e-5)
-    metrics = likelihood.update(batch)
-    assert metrics["loss_actor"].item() == pytest.approx(-np.log(density).sum() / 6, abs=1e-4)
-    assert metrics["policy_distance"].item() == pytest.approx(mse, rel=1e-5)
-
-
-@pytest.mark.parametrize("objective", ["likelihood", "mse"])
-def test_behaviour_cloning_learns_the_datas_actions(objective):
-    learner = tiny("bc", objective=objective, actor_lr=0.01, hidden=(16,))
-    states = torch.linspace(-1, 1, 12)[:, None].expand(12, OBSERVATIONS)
-    actions = torch.stack([0.8 * states[:, 0], -0.5 * states[:, 0]], dim=-1)
-    batch = make_batch(12)._replace(observations=states, actions=actions)
-    for _ in range(300):
-        metrics = learner.update(batch)
-    assert metrics["policy_distance"].item() < 0.01
 
 
 def test_a_counter_is_part_of_the_state_and_what_cannot_be_kept_is_refused():

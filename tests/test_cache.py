@@ -187,11 +187,9 @@ def test_once_the_behaviour_model_is_trained_a_step_takes_kept_actions(name):
     data = chained_dataset((30, 30))
     learner = learner_with(data, name)
     steps = batches(data, 6)
-    for batch in steps[:2]:
-        learner.update(batch)
+    learner.update(steps[0])
     assert learner.cache.actions is None
-    learner.update(steps[2])
-    for batch in steps[3:]:
+    for batch in steps[1:]:
         assert torch.equal(actions_seen(learner, batch), learner.cache.gather(batch.rows))
     assert len(learner.cache.actions) == 62
 

@@ -71,21 +71,27 @@ class ActorCritic(Algorithm):
         """The actor, two critics with targets, and their optimisers."""
         c = self.config
         self.pi = self.build_actor()
-        self.critics = Critics(self.observation_size, self.action_size, c.hidden, layer_norm=c.layer_norm)
-        self.critics.to(self.device)
+        self.critics = self.build_critics().to(self.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
         self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
         self.updates = 0
         self.returns: Returns | None = None
 
+    def build_critics(self) -> Critics:
+        """Two critics."""
+        c = self.config
+        return Critics(self.observation_size, self.action_size, c.hidden, layer_norm=c.layer_norm)
+
     def prepare(self, dataset: Dataset) -> None:
         """Besides the scaling, the returns that the critics start from."""
         super().prepare(dataset)
         if self.config.warm_up:
             self.returns = Returns.of(dataset, self.config.gamma, self.device)
+            value, weight = self.returns
+            level = (value * weight).sum() / weight.sum()
             for critics in (self.critics, self.target_critics):  # at their level at once; what is left is their shape
-                critics.biases[-1].data.fill_(self.returns.value.mean())
+                critics.biases[-1].data.fill_(level)
 
     def skip_start(self) -> None:
         """Go to the end of the start from the data."""

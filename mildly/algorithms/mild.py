@@ -115,6 +115,10 @@ class MildConfig(ActorCriticConfig):
         require(distance is None or count <= self.num_actions, "ood_actions", "at most num_actions with a mask", count)
         known = self.behaviour_steps is not None
         require(known or not self.cache_actions, "behaviour_steps", "given where actions are kept", None)
+        shared = not (self.cache_actions and self.independent_samples)
+        require(shared, "independent_samples", "False where actions are kept, which all critics share", True)
+        refresh = self.refresh_every
+        require(refresh is None or self.cache_actions, "refresh_every", "None where no actions are kept", refresh)
 
     @property
     def ood_count(self) -> int:
@@ -231,7 +235,7 @@ class MildlyConservative(ActorCritic):
     def behaviour_actions(self, states: Tensor, rows: Tensor) -> Tensor:
         """N actions a state from the behaviour model: kept ones if there are any, else fresh ones."""
         c = self.config
-        if self.cache is not None and c.behaviour_steps is not None and len(rows) and self.updates > c.behaviour_steps:
+        if self.cache is not None and c.behaviour_steps is not None and len(rows) and self.updates >= c.behaviour_steps:
             edition = (self.updates - c.behaviour_steps) // c.refresh_every if c.refresh_every else 0
             self.cache.fill(self.behaviour, edition, self.ood_generator.initial_seed())
             return self.cache.gather(rows)

@@ -84,7 +84,7 @@ class TD3(ActorCritic):
         if self.updates % self.config.actor_delay == 0:
             polyak_update(self.target_critics, self.critics, self.config.tau)
             polyak_update(self.target_pi, self.pi, self.config.tau)
-        return dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True)) | metrics
+        return metrics if self.cloning else dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True)) | metrics
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
