@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import mildly
 from mildly import mcb
 from mildly.behaviour.cvae import CVAE
-from mildly.environments import make_env
+from mildly.environments import stored_bounds
 from mildly.evaluation.rollout import rollout
 
 
@@ -41,7 +41,15 @@ class MyCritic(nn.Module):
 
     def many(self, states: Tensor, actions: Tensor) -> Tensor:
         """What the MCB functions ask for: n actions a state, (S, n, a), to (1, S, n), there being one critic."""
-        return self(states.unsqueeze(1).expand(-1, actions.shape[1], -1), actions).unsqueeze(0)
+        values: Tensor = self(states.unsqueeze(1).expand(-1, actions.shape[1], -1), actions)
+        return values.unsqueeze(0)
+
+
+def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    """One step down a loss."""
+    optimiser.zero_grad()
+    torch.autograd.backward(loss)
+    optimiser.step()
 
 
 class MyPolicy:
@@ -53,8 +61,8 @@ class MyPolicy:
     def act(self, observations: np.ndarray) -> np.ndarray:
         """Actions (n, a) for observations (n, o)."""
         with torch.no_grad():
-            unit: np.ndarray = torch.tanh(self.actor(torch.as_tensor(observations, dtype=torch.float32))).numpy()
-        return self.bound * unit
+            unit = torch.tanh(self.actor(torch.as_tensor(observations, dtype=torch.float32)))
+        return np.asarray(self.bound * unit.numpy())
 
 
 def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, float]:
@@ -79,20 +87,18 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
 
         # --- the MCB term ---
         if lam < 1:
-            fit = behaviour.loss(s, actions)
-            behaviour_adam.zero_grad(), fit.backward(), behaviour_adam.step()
+            minimise(behaviour.loss(s, actions), behaviour_adam)
             states = torch.cat([s, s2])
             pseudo = mcb.pseudo_target(critic.many, states, behaviour.sample(states, 10))
             ood = torch.tanh(actor(states)).detach().unsqueeze(1)  # one action a state
             loss = lam * loss + (1 - lam) * mcb.ood_loss(critic.many(states, ood), pseudo).sum()
         # --- that was all ---
 
-        critic_adam.zero_grad(), loss.backward(), critic_adam.step()
-        actor_loss = -critic(s, torch.tanh(actor(s))).mean()
-        actor_adam.zero_grad(), actor_loss.backward(), actor_adam.step()
+        minimise(loss, critic_adam)
+        minimise(-critic(s, torch.tanh(actor(s))).mean(), actor_adam)
         with torch.no_grad():
             torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), 0.005)
-    bound = make_env(data.meta.env_id or "").action_space.high
+    bound = np.asarray(stored_bounds(data.meta.env_id or "")[1])
     score = rollout(MyPolicy(actor, bound), data.meta, episodes=10, seed=seed).score
     return float(score or 0.0), critic(*columns[:2]).mean().item()
 

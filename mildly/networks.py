@@ -36,7 +36,8 @@ class Critics(nn.Module):
     gives (K, S, n). Actions with a further leading dimension of K are one set for each critic.
 
     With `layer_norm` every hidden layer's output is brought to zero mean and unit variance before its ReLU, which
-    keeps the values of actions far from the data from growing with their distance.
+    keeps the values of actions far from the data from growing with their distance. With a `ceiling` no value
+    exceeds it.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class Critics(nn.Module):
         hidden: Sequence[int],
         ensemble: int = 2,
         layer_norm: bool = False,
+        ceiling: float | None = None,
     ) -> None:
         super().__init__()
-        self.layer_norm = layer_norm
+        self.layer_norm, self.ceiling = layer_norm, ceiling
         sizes = (observation_size + action_size, *hidden, 1)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
@@ -80,8 +82,23 @@ class Critics(nn.Module):
                 if self.layer_norm:
                     x = nn.functional.layer_norm(x, x.shape[-1:])
                 x = x.relu_()
+        if self.ceiling is not None:
+            x = x.clamp(max=self.ceiling)
         shape = actions.shape[-3:-1] if many else actions.shape[:1]
         return x.view(self.ensemble, *shape)
+
+
+def orthogonal_(network: nn.Module) -> None:
+    """Initialise every layer with an orthogonal matrix times sqrt 2, and offsets of 0, in place."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.orthogonal_(module.weight, math.sqrt(2))
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, Critics):
+            for weight, bias in zip(module.weights, module.biases, strict=True):
+                for member in weight.data:
+                    nn.init.orthogonal_(member, math.sqrt(2))
+                nn.init.zeros_(bias)
 
 
 def polyak_update(targets: nn.Module, online: nn.Module, tau: float) -> None:
@@ -131,6 +148,24 @@ class TanhGaussian(NamedTuple):
         return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI - squash).sum(-1)
 
 
+class Gaussian(NamedTuple):
+    """N(mean, exp(log_std)^2), independently in each dimension. Nothing squashes it: a draw may leave [-1, 1]."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """N actions a state, (batch, n, action), without gradients."""
+        with torch.no_grad():
+            noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
+            return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp(), noise)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log-density of given actions."""
+        noise = (actions - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI).sum(-1)
+
+
 class Actor(nn.Module):
     """A policy's network. `kind` and `spec` are what a saved policy needs to build it again."""
 
@@ -177,6 +212,61 @@ class TanhGaussianActor(Actor):
         return torch.tanh(distribution.mean) if deterministic else distribution.sample(1, generator)[:, 0]
 
 
+class GaussianActor(Actor):
+    """pi(.|s): a Gaussian around tanh of a network, with one log standard deviation a dimension for all states.
+
+    That deviation is a parameter, held within its bounds by clipping (`clip`), or by the path that a sigmoid takes
+    from the lower to the upper one (`sigmoid`).
+    """
+
+    kind = "gaussian"
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+        log_std_bound: str = "clip",
+    ) -> None:
+        super().__init__()
+        if log_std_bound not in ("clip", "sigmoid"):
+            raise ValueError(f"log_std_bound is {log_std_bound!r}, expected 'clip' or 'sigmoid'")
+        self.spec = {
+            "observation_size": observation_size,
+            "action_size": action_size,
+            "hidden": list(hidden),
+            "log_std_min": log_std_min,
+            "log_std_max": log_std_max,
+            "log_std_bound": log_std_bound,
+        }
+        self.log_std_min, self.log_std_max, self.log_std_bound = log_std_min, log_std_max, log_std_bound
+        self.net = mlp((observation_size, *hidden, action_size))
+        self.spread = nn.Parameter(torch.zeros(action_size))
+
+    @property
+    def log_std(self) -> Tensor:
+        """The log standard deviation of each dimension, within its bounds."""
+        if self.log_std_bound == "clip":
+            return self.spread.clamp(self.log_std_min, self.log_std_max)
+        return self.log_std_min + (self.log_std_max - self.log_std_min) * torch.sigmoid(self.spread)
+
+    def forward(self, states: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Gaussian:
+        """The action distribution in each state; with `dropout`, that share of the hidden units is left out."""
+        x = states
+        for layer in self.net:
+            x = layer(x)
+            if dropout and isinstance(layer, nn.ReLU):
+                x = x * torch.empty_like(x).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+        return Gaussian(torch.tanh(x), self.log_std)
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: the mean, or a draw, which ends at the bounds."""
+        distribution: Gaussian = self(states)
+        return distribution.mean if deterministic else distribution.sample(1, generator)[:, 0].clamp(-1, 1)
+
+
 class DeterministicActor(Actor):
     """pi(s): one action a state, squashed into [-1, 1] by tanh."""
 
@@ -197,5 +287,46 @@ class DeterministicActor(Actor):
         return actions
 
 
-ACTORS: dict[str, type[Actor]] = {actor.kind: actor for actor in (TanhGaussianActor, DeterministicActor)}
+class SoftGaussianActor(Actor):
+    """pi(.|s): a Gaussian that is not squashed, whose bounds of the log standard deviation are soft and learnt too."""
+
+    kind = "soft-gaussian"
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -10.0,
+        log_std_max: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.spec = {
+            "observation_size": observation_size,
+            "action_size": action_size,
+            "hidden": list(hidden),
+            "log_std_min": log_std_min,
+            "log_std_max": log_std_max,
+        }
+        self.log_std_min = nn.Parameter(torch.full((action_size,), float(log_std_min)))
+        self.log_std_max = nn.Parameter(torch.full((action_size,), float(log_std_max)))
+        self.net = mlp((observation_size, *hidden, 2 * action_size), slope=0.1)
+
+    def forward(self, states: Tensor) -> Gaussian:
+        """The action distribution in each state."""
+        mean, log_std = self.net(states).chunk(2, dim=-1)
+        log_std = self.log_std_max - nn.functional.softplus(self.log_std_max - log_std)
+        return Gaussian(mean, self.log_std_min + nn.functional.softplus(log_std - self.log_std_min))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: the mean, or a draw, which end at the bounds."""
+        actions, log_std = self(states)
+        if not deterministic:
+            actions = actions + log_std.exp() * normal(actions.shape, actions, generator)
+        return torch.clamp(actions, -1, 1)
+
+
+ACTORS: dict[str, type[Actor]] = {
+    actor.kind: actor for actor in (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
+}
 """The kinds of actor a saved policy can hold."""

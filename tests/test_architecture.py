@@ -18,7 +18,7 @@ LAYERS = (
     ("training", "bench"),
     ("experiments",),
     ("report",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -181,5 +181,5 @@ def test_observations_are_scaled_by_default_with_a_thousandth_added_to_the_devia
 
 
 def test_a_negative_alpha_is_an_error_that_names_it():
-    with pytest.raises(MildlyError, match="^alpha must be at least 0"):
+    with pytest.raises(MildlyError, match=r"^alpha must be at least 0"):
         TD3BC.Config(alpha=-0.1)

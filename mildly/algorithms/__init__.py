@@ -1,19 +1,27 @@
 """The registry of algorithms: one line each."""
 
+from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
+from mildly.algorithms.cql import CQL
+from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.algorithms.mcq_td3 import MCQTD3
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
+from mildly.algorithms.td3_bc import TD3BC
 from mildly.errors import unknown_name
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "awac": AWAC,
     "bc": BC,
+    "cql": CQL,
+    "iql": IQL,
     "mcq": MCQ,
     "mcq-td3": MCQTD3,
     "sac": SAC,
     "td3": TD3,
+    "td3-bc": TD3BC,
 }
 
 

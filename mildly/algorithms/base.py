@@ -95,6 +95,10 @@ class Algorithm(ABC):
         """The paper's hyperparameters for a data set, as config fields."""
         return {}
 
+    def select(self, dataset: Dataset) -> Dataset:
+        """The part of the data to train on, always the same of the same data: here, all of it."""
+        return dataset
+
     def prepare(self, dataset: Dataset) -> None:
         """Look at the data before training: here, the observation scaling."""
         if self.config.normalise_observations:

@@ -1,9 +1,14 @@
 """BC: behaviour cloning, the plainest baseline. It imitates the data and never looks at a reward.
 
-The objective is one of
+With the objective
 
     likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
-    mse           minimise mean |tanh(mean(s)) - a|^2
+    mse           minimise mean |pi(s) - a|^2 of a deterministic actor
+    normal        minimise -mean log N(a; mean(s), std(s)), the mean over dimensions too, of a Gaussian actor that is
+                  not squashed, with soft bounds of its log standard deviation that are learnt as well; it acts with
+                  the mean, clipped to [-1, 1]
+
+on all of the data, or with `best_episodes` on those episodes alone that brought the highest returns.
 """
 
 from __future__ import annotations
@@ -16,31 +21,39 @@ import torch
 from torch import Tensor
 
 from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
+from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
-from mildly.networks import TanhGaussianActor
+from mildly.data.select import best_episodes
+from mildly.networks import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
 
 
 @dataclass(frozen=True)
 class BCConfig(AlgorithmConfig):
-    """Hyperparameters of behaviour cloning; the network is MCQ's actor."""
+    """Hyperparameters of behaviour cloning; by default the network is MCQ's actor."""
 
     hidden: tuple[int, ...] = (400, 400)
     """Widths of the actor's hidden layers."""
     actor_lr: float = 3e-4
     """Learning rate."""
-    objective: Literal["likelihood", "mse"] = "likelihood"
-    """What to minimise: the negative log-likelihood of the data's actions, or the mean action's squared error."""
+    objective: Literal["likelihood", "mse", "normal"] = "likelihood"
+    """What to minimise: the negative log-likelihood of the data's actions under a tanh-Gaussian or an un-squashed
+    normal distribution, or the squared error of a deterministic actor."""
     log_std_min: float = -20.0
-    """Lower bound of the policy's log standard deviation."""
+    """Lower bound of the policy's log standard deviation; where it is learnt (normal), the one it starts from."""
     log_std_max: float = 2.0
-    """Upper bound of the policy's log standard deviation."""
+    """Upper bound of the policy's log standard deviation, likewise."""
+    best_episodes: float | None = None
+    """Clone this share of the episodes only, in (0, 1]: those with the highest returns. All if not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
         require(self.actor_lr > 0, "actor_lr", "positive", self.actor_lr)
-        require(self.objective in ("likelihood", "mse"), "objective", "'likelihood' or 'mse'", self.objective)
+        known = self.objective in ("likelihood", "mse", "normal")
+        require(known, "objective", "'likelihood', 'mse' or 'normal'", self.objective)
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
+        share = self.best_episodes
+        require(share is None or 0 < share <= 1, "best_episodes", "in (0, 1] or None", share)
 
 
 class BC(Algorithm):
@@ -50,31 +63,57 @@ class BC(Algorithm):
     config: BCConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
+        "mse": {"hidden": (256, 256), "objective": "mse", "normalise_observations": True},
+        "polixir": {
+            "hidden": (256, 256),
+            "actor_lr": 1e-3,
+            "objective": "normal",
+            "log_std_min": -10.0,
+            "log_std_max": 1.0,
+        },
         "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
     }
 
     def build(self, seed: int) -> None:
         """The actor and its optimiser."""
-        c = self.config
-        self.pi = TanhGaussianActor(self.observation_size, self.action_size, c.hidden, c.log_std_min, c.log_std_max).to(
-            self.device
-        )
-        self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
+        self.pi = self.build_actor().to(self.device)
+        self.pi_optimiser = self.adam(self.pi, lr=self.config.actor_lr)
+
+    def build_actor(self) -> Actor:
+        """The objective's kind of actor."""
+        c, sizes = self.config, (self.observation_size, self.action_size)
+        if c.objective == "mse":
+            return DeterministicActor(*sizes, c.hidden)
+        kind = SoftGaussianActor if c.objective == "normal" else TanhGaussianActor
+        return kind(*sizes, c.hidden, c.log_std_min, c.log_std_max)
+
+    def select(self, dataset: Dataset) -> Dataset:
+        """The best episodes, or all."""
+        share = self.config.best_episodes
+        return dataset if share is None else best_episodes(dataset, share)
 
     def update(self, batch: Batch) -> Metrics:
         """One step towards the data's actions."""
-        loss, error = self.actor_loss(batch)
+        loss, distance = self.actor_loss(batch)
         minimise(loss, self.pi_optimiser)
-        return {"loss_actor": loss.detach(), "policy_distance": error.detach()}
+        return {"loss_actor": loss.detach(), "policy_distance": distance.detach()}
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The objective, and the squared distance of the mean action to the data's."""
-        distribution = self.pi(batch.observations)
-        error = (torch.tanh(distribution.mean) - batch.actions).square().sum(-1).mean()
+        """The objective, and the squared distance of the action that the policy would take to the data's."""
+        output = self.pi(batch.observations)
         if self.config.objective == "mse":
-            return error, error
-        return -distribution.log_prob(batch.actions).mean(), error
+            distance = _distance(output, batch)
+            return distance, distance
+        loss: Tensor = -output.log_prob(batch.actions).mean()
+        if self.config.objective == "normal":
+            return loss / self.action_size, _distance(output.mean.clamp(-1, 1), batch)
+        return loss, _distance(torch.tanh(output.mean), batch)
 
-    def actor(self) -> TanhGaussianActor:
-        """The tanh-Gaussian actor."""
+    def actor(self) -> Actor:
+        """The actor."""
         return self.pi
+
+
+def _distance(actions: Tensor, batch: Batch) -> Tensor:
+    """Mean squared distance to the data's actions."""
+    return (actions - batch.actions).square().sum(-1).mean()

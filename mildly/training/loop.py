@@ -76,7 +76,7 @@ def train(
     """Train a policy on logged data; returns the run, whose folder holds everything.
 
     Args:
-        algorithm: `mcq`, `mcq-td3`, `sac`, `td3` or `bc`.
+        algorithm: a name in `mildly.ALGORITHMS`, such as `mcq`, `td3-bc` or `bc`.
         dataset: a name, a path, or a Dataset (which `resume` must then be given again: better save it, and give its
             folder).
         preset: a named set of hyperparameters.
@@ -194,8 +194,9 @@ class _Training:
         except MildlyError as error:
             raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
         self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
-        self.algorithm.prepare(data)
-        self.replay = Replay.of(data, device, self.algorithm.scaling)
+        chosen = self.algorithm.select(data)
+        self.algorithm.prepare(chosen)
+        self.replay = Replay.of(chosen, device, self.algorithm.scaling)
         self.sampler = self.algorithm.random_stream(plan.seed, "batches")
         self.step = self.saved = 0
         self.sums: Metrics = {}

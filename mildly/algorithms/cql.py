@@ -1,0 +1,179 @@
+"""CQL: Conservative Q-Learning (Kumar et al., NeurIPS 2020), SAC whose critics keep all values below the data's.
+
+One step on a batch (s, a, r, s', d):
+
+    temperature   minimise -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)      (SAC's)
+    actor         the slope of mean alpha log pi(a~|s) - min_j Q_j(s, a~), with the critics as they are before their
+                  step; in the first `cloning_steps` log pi(a|s) stands in the place of min_j Q_j(s, a~)
+    target        y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' ~ pi(.|s'): without SAC's entropy
+    gap           g_j = mean log sum_i exp(Q_j(s, b_i) - log p(b_i)) - mean Q_j(s, a),  where of the b_i in each state
+                  n are uniform with p = 2^-(action dimensions), n from pi(.|s) and n from pi(.|s'), p that policy's
+                  density of them; no gradient to b_i or p
+    critics       minimise mean (Q_j(s, a) - y)^2 + w g_j,
+                  or with `gap_threshold` mean (Q_j(s, a) - y)^2 + a' (w g_j - threshold)
+    multiplier    with `gap_threshold`: raise log a' along a' (w mean_j g_j - threshold), a' = exp(log a') <= 10^6
+    actor         one step down the slope taken above
+    targets       theta' <- tau theta + (1 - tau) theta'
+
+The sum over i is not divided by the number of actions, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.sac import SAC, SACConfig
+from mildly.data.replay import Batch
+from mildly.networks import Draw, TanhGaussian, polyak_update
+
+_MULTIPLIER_MAX = 1e6
+
+
+@dataclass(frozen=True)
+class CQLConfig(SACConfig):
+    """Hyperparameters of CQL; the defaults are what its authors recommend for D4RL's locomotion tasks."""
+
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    actor_lr: float = 1e-4
+    """Learning rate of the actor."""
+    alpha_lr: float = 1e-4
+    """Learning rate of the entropy temperature alpha."""
+    log_std_min: float = -5.0
+    """Lower bound of the policy's log standard deviation."""
+    cloning_steps: int = 40_000
+    """First steps, in which the actor climbs the likelihood of the data's actions instead of the critics' values."""
+    start_lr: float = 1e-4
+    """Learning rate of the actor in those steps (and of critics that warm up)."""
+    num_actions: int = 10
+    """n: actions drawn uniformly, from pi(.|s) and from pi(.|s'), that many of each, in every state."""
+    conservative_weight: float = 5.0
+    """w: weight of the gap between the values of these actions and of the data's. 10 is the authors' other choice."""
+    gap_threshold: float | None = None
+    """If given, the gap's weight is steered (by a Lagrange multiplier) so that w times the gap comes to this value."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.num_actions >= 1, "num_actions", "at least 1", self.num_actions)
+        require(self.conservative_weight >= 0, "conservative_weight", "at least 0", self.conservative_weight)
+        threshold = self.gap_threshold
+        require(threshold is None or threshold >= 0, "gap_threshold", "at least 0 or None", threshold)
+
+
+class CQL(SAC):
+    """SAC with critics that are pressed down on all actions and up on the data's."""
+
+    Config = CQLConfig
+    config: CQLConfig
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "lagrange": {"conservative_weight": 1.0, "gap_threshold": 5.0},
+        "simple": {
+            "hidden": (256, 256),
+            "actor_lr": 3e-4,
+            "alpha_lr": 3e-4,
+            "alpha_first": False,
+            "log_std_min": -20.0,
+            "cloning_steps": 0,
+        },
+        "small": {**SAC.PRESETS["small"], "cloning_steps": 0},
+    }
+
+    def build(self, seed: int) -> None:
+        """SAC's parts, and the multiplier of the gap if there is a threshold."""
+        super().build(seed)
+        self.log_multiplier: Tensor | None = None
+        if self.config.gap_threshold is not None:
+            self.log_multiplier = torch.zeros((), device=self.device, requires_grad=True)
+            self.multiplier_optimiser = self.adam(self.log_multiplier, lr=self.config.critic_lr)
+
+    def learn(self, batch: Batch) -> Metrics:
+        """One step of temperature, critics, actor and targets; the actor's slope is of the critics before theirs."""
+        alpha_first = self.config.alpha_first
+        drawn = self.pi(batch.observations).draw(self.generator)
+        metrics = self.update_temperature(drawn) if alpha_first else {}
+        metrics |= self.find_slope(batch, drawn)
+        metrics |= self.update_critics(batch)
+        self.pi_optimiser.step()
+        if not alpha_first:
+            metrics |= self.update_temperature(drawn)
+        polyak_update(self.target_critics, self.critics, self.config.tau)
+        return metrics
+
+    def find_slope(self, batch: Batch, drawn: Draw) -> Metrics:
+        """The actor's gradients; its step comes later, since the critics still learn from the actor as it is."""
+        loss, metrics = self.actor_loss(batch, drawn)
+        self.pi_optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
+        return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
+
+    def actor_loss(self, batch: Batch, drawn: Draw) -> tuple[Tensor, Metrics]:
+        """SAC's; while it clones, the mean of alpha log pi(a~|s) - log pi(a|s)."""
+        if not self.cloning:
+            return super().actor_loss(batch, drawn)
+        return (self.log_alpha.detach().exp() * drawn.log_prob).mean() + self.cloning_loss(batch), {}
+
+    def update_critics(self, batch: Batch) -> Metrics:
+        """One step of both critics and of the multiplier, each seeing the other as it was."""
+        metrics, threshold = super().update_critics(batch), self.config.gap_threshold
+        return metrics if threshold is None else metrics | self.update_multiplier(metrics["gap"], threshold)
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """TD error + weighted gap, summed over critics."""
+        c, target = self.config, self.td_target(batch)
+        others, log_density = self.other_actions(batch)
+        actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)  # (batch, 1 + 3n, a)
+        values: Tensor = self.critics(batch.observations, actions)  # (critics, batch, 1 + 3n)
+        of_data, of_others = values[..., 0], values[..., 1:]
+        td_loss = (of_data - target).square().mean(dim=-1).sum()
+        gap = (torch.logsumexp(of_others - log_density, dim=-1) - of_data).mean(dim=-1)  # (critics,)
+        penalty = c.conservative_weight * gap
+        if c.gap_threshold is not None:
+            penalty = self.multiplier().detach() * (penalty - c.gap_threshold)
+        from_policy = of_others[..., c.num_actions : 2 * c.num_actions]
+        return td_loss + penalty.sum(), {
+            "loss_td": td_loss.detach(),
+            "gap": gap.detach().mean(),
+            "q_data": of_data.detach().mean(),
+            "q_ood": from_policy.detach().mean(),
+            "q_target": target.mean(),
+        }
+
+    @torch.no_grad()
+    def td_target(self, batch: Batch) -> Tensor:
+        """y = r + gamma (1 - d) min_j Q'_j(s', a')."""
+        following = self.pi(batch.next_observations).draw(self.generator).actions
+        value: Tensor = self.target_critics(batch.next_observations, following).amin(dim=0)
+        return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
+
+    @torch.no_grad()
+    def other_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """In each state n uniform actions, n from pi(.|s), n from pi(.|s'), (batch, 3n, a), and their log-densities."""
+        states = torch.cat([batch.observations, batch.next_observations])
+        shape = (len(states), self.config.num_actions, self.action_size)
+        mean, log_std = (parameter.unsqueeze(1).expand(shape) for parameter in self.pi(states))
+        drawn = TanhGaussian(mean, log_std).draw(self.generator)  # the actor runs once a state, not once an action
+        here, there = (Draw(*half) for half in zip(*(part.chunk(2) for part in drawn), strict=True))
+        uniform = torch.rand(here.actions.shape, generator=self.generator, device=self.device) * 2 - 1
+        density = torch.full_like(here.log_prob, -self.action_size * math.log(2))
+        actions = torch.cat([uniform, here.actions, there.actions], dim=1)
+        return actions, torch.cat([density, here.log_prob, there.log_prob], dim=1)
+
+    def update_multiplier(self, gap: Tensor, threshold: float) -> Metrics:
+        """Raise a' where w times the gap, averaged over critics, exceeds the threshold; lower it where it does not."""
+        multiplier = self.multiplier()
+        minimise(-multiplier * (self.config.conservative_weight * gap - threshold), self.multiplier_optimiser)
+        return {"multiplier": multiplier.detach()}
+
+    def multiplier(self) -> Tensor:
+        """a', the gap's weight that the threshold steers."""
+        assert self.log_multiplier is not None
+        return self.log_multiplier.exp().clamp(max=_MULTIPLIER_MAX)

@@ -1,0 +1,44 @@
+"""Pick whole episodes of a data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+
+from mildly.data.dataset import FIELDS, Array, Dataset
+from mildly.errors import MildlyError
+
+
+def best_episodes(dataset: Dataset, share: float) -> Dataset:
+    """The given share of the episodes (rounded down, but at least one), those with the highest returns, in their order.
+
+    Of equal returns the earlier episode is taken, so that the same data always give the same choice.
+    """
+    episodes = dataset.episodes()
+    count = max(1, int(share * len(episodes) + 1e-9))  # 0.29 of 100 are 29, which 0.29 * 100 falls short of
+    if count == len(episodes):
+        return dataset
+    best = np.argsort(-dataset.episode_returns(), kind="stable")[:count]
+    chosen = [episodes[i] for i in np.sort(best)]
+    note = f"Only the {count} best of {len(episodes)} episodes by return."
+    meta = dataclasses.replace(dataset.meta, notes=(*dataset.meta.notes, note), fingerprint="")
+    try:
+        return Dataset(**{name: _pick(getattr(dataset, name), chosen) for name in FIELDS}, meta=meta)
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise MildlyError(f"{dataset.meta.name}: its best episodes cannot be copied to {where} ({error}).") from error
+
+
+def _pick(column: Array, episodes: Sequence[slice]) -> Array:
+    """The rows of some episodes. Of a mapped column, mapped too: it may be larger than memory."""
+    if not isinstance(column, np.memmap):
+        return np.concatenate([column[rows] for rows in episodes])
+    size = sum(rows.stop - rows.start for rows in episodes)
+    with tempfile.TemporaryFile() as file:  # the map keeps it, nameless, for as long as it is used
+        for rows in episodes:
+            file.write(np.ascontiguousarray(column[rows]).data)
+        file.flush()
+        return np.memmap(file, dtype=column.dtype, mode="r", shape=(size, *column.shape[1:]))
