@@ -1,4 +1,4 @@
-r"""Compare the behaviour models on actions that have a known shape: two modes, and a ring, both moving with the state.
+r"""Compare the behaviour models on actions whose shape is known and follows the state: two modes, a ring, a switch.
 
     python benchmarks/behaviour_models.py --out benchmarks/results/behaviour_models.json \
         --picture docs/images/behaviour-models.png
@@ -7,7 +7,8 @@ All models see the same batches, step by step in turns. Times are those of the p
 busy machine does not spoil their ratio. Measured on fresh states:
 
     out_of_support   share of drawn actions farther than three standard deviations from where the data are
-    coverage         share of the data's parts (two modes; twelve arcs of the ring) that get at least half their due
+    coverage         share of the data's parts (two modes; twelve arcs of the ring; two positions of the switch) that
+                     get at least half their due
     spread           standard deviation of a state's actions, MCQ's metric `behaviour_spread`
 """
 
@@ -44,6 +45,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 """What is compared: the name of the model and the options that are not its defaults."""
 MODE_RADIUS, MODE_STD = 0.7, 0.07
 RING_RADIUS, RING_STD, RING_SHIFT, RING_ARCS = 0.6, 0.05, 0.25, 12
+SWITCH_STD = 0.05  # what passes for the corner of the bounds itself
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,34 @@ def arc(states: Tensor, actions: Tensor) -> Tensor:
     return (turn * RING_ARCS).long().clamp_max(RING_ARCS - 1)
 
 
+def corner(states: Tensor) -> Tensor:
+    """One of two opposite corners of the bounds, as the state's sign has it."""
+    side = torch.where(states[..., 0] > 0, 1.0, -1.0)
+    return torch.stack([torch.ones_like(side), side], dim=-1)
+
+
+def draw_switch(states: Tensor, random: torch.Generator) -> Tensor:
+    """One of the two corners, exactly: the torques of a controller that only knows full power."""
+    return (2.0 * torch.randint(2, (*states.shape[:-1], 1), generator=random) - 1) * corner(states)
+
+
+def deviation_from_switch(states: Tensor, actions: Tensor) -> Tensor:
+    """Distance to the nearer corner."""
+    near, far = (torch.linalg.vector_norm(actions - side * corner(states), dim=-1) for side in (1, -1))
+    return torch.minimum(near, far) / SWITCH_STD
+
+
+def nearer_corner(states: Tensor, actions: Tensor) -> Tensor:
+    """Which of the two corners an action is nearer to."""
+    return ((actions * corner(states)).sum(-1) > 0).long()
+
+
 SHAPES = {
     "two modes": Shape(2, draw_modes, deviation_from_modes, nearer_mode),
     "ring": Shape(RING_ARCS, draw_ring, deviation_from_ring, arc),
+    "switch": Shape(2, draw_switch, deviation_from_switch, nearer_corner),
 }
+PICTURED = ("two modes", "ring")
 
 
 def make_states(count: int, random: torch.Generator) -> Tensor:
@@ -188,9 +214,10 @@ def draw_picture(path: Path, models: dict[str, dict[str, BehaviourModel]]) -> No
     from matplotlib import pyplot
 
     columns = ["the data", *MODELS]
-    figure, axes = pyplot.subplots(len(SHAPES), len(columns), figsize=(11, 4.9), sharex=True, sharey=True)
+    figure, axes = pyplot.subplots(len(PICTURED), len(columns), figsize=(11, 4.9), sharex=True, sharey=True)
     states = torch.tensor([[0.5, 0.5, 0.0, 0.0], [-0.5, -0.5, 0.0, 0.0]])
-    for line, (label, shape) in zip(axes, SHAPES.items(), strict=True):
+    for line, label in zip(axes, PICTURED, strict=True):
+        shape = SHAPES[label]
         for axis, name in zip(line, columns, strict=True):
             random = torch.Generator().manual_seed(0)
             if name == "the data":
@@ -202,7 +229,7 @@ def draw_picture(path: Path, models: dict[str, dict[str, BehaviourModel]]) -> No
             outside = 100 * judge(shape, states, actions)["out_of_support"]
             axis.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
             axis.text(0, -0.98, f"{outside:.0f} % out of support", ha="center", fontsize=8, color="#555555")
-            if shape is SHAPES["two modes"]:
+            if label == PICTURED[0]:
                 axis.set_title(name, fontsize=10)
         line[0].set_ylabel(label, fontsize=10)
     figure.tight_layout()
@@ -216,41 +243,54 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("-o", "--out", type=Path, help="JSON file to write")
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("-o", "--out", type=Path, help="JSON file to write; shapes that are not run keep their record")
     parser.add_argument("--picture", type=Path, help="PNG file to write, from the first seed's models")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, dict[str, list[dict[str, float]]]] = {label: {} for label in SHAPES}
+    if args.picture and not set(PICTURED) <= set(args.shapes):
+        parser.error(f"the picture needs the shapes {' and '.join(PICTURED)}")
+    records = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     shown: dict[str, dict[str, BehaviourModel]] = {}
-    for label, shape in SHAPES.items():
+    for label in args.shapes:
+        results: dict[str, list[dict[str, float]]] = {}
         for seed in args.seeds:
-            rows, models = compare(seed, shape, args.steps, args.batch)
+            rows, models = compare(seed, SHAPES[label], args.steps, args.batch)
             shown.setdefault(label, models)
             for name, row in rows.items():
-                results[label].setdefault(name, []).append({"seed": seed, **row})
+                results.setdefault(name, []).append({"seed": seed, **row})
                 print(f"{label}, seed {seed}, {name}: {row}", flush=True)
-    if args.out:
-        args.out.write_text(_compact(args.steps, args.batch, args.seeds, results))
+        records[label] = record(args, label) | {"results": results}
+        if args.out:
+            args.out.write_text(compact(records))
     if args.picture:
         draw_picture(args.picture, shown)
 
 
-def _compact(steps: int, batch: int, seeds: list[int], results: dict[str, Any]) -> str:
-    """JSON with a line for each seed, so that a diff can be read."""
-    chosen = f"--steps {steps} --batch {batch} --seeds {' '.join(map(str, seeds))}"
-    head = {
-        "command": f"python benchmarks/behaviour_models.py {chosen}",
-        "config": {"threads": 1, "models": {name: {"model": kind, **rest} for name, (kind, rest) in MODELS.items()}},
+def record(args: argparse.Namespace, label: str) -> dict[str, Any]:
+    """What a reader needs to measure it again."""
+    seeds = " ".join(map(str, args.seeds))
+    return {
+        "command": f"python benchmarks/behaviour_models.py --shapes '{label}' --steps {args.steps} "
+        f"--batch {args.batch} --seeds {seeds}",
+        "threads": 1,
+        "models": {name: {"model": kind, **options} for name, (kind, options) in MODELS.items()},
         "versions": versions(),
     }
-    parts = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
-    for label, models in results.items():
-        lines = [
-            f" {json.dumps(name)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]"
-            for name, rows in models.items()
+
+
+def compact(records: dict[str, Any]) -> str:
+    """JSON with a line for each seed, so that a diff can be read."""
+    shapes = []
+    for label, content in records.items():
+        parts = [f' "{key}": {json.dumps(value)}' for key, value in content.items() if key != "results"]
+        models = [
+            f"  {json.dumps(name)}: [\n   " + ",\n   ".join(map(json.dumps, rows)) + "\n  ]"
+            for name, rows in content["results"].items()
         ]
-        parts.append(f"{json.dumps(label)}: {{\n" + ",\n".join(lines) + "\n}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+        parts.append(' "results": {\n' + ",\n".join(models) + "\n }")
+        shapes.append(f"{json.dumps(label)}: {{\n" + ",\n".join(parts) + "\n}")
+    return "{\n" + ",\n".join(shapes) + "\n}\n"
 
 
 if __name__ == "__main__":

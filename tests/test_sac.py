@@ -126,6 +126,14 @@ def test_temperature_rises_when_entropy_is_below_its_target_and_falls_when_above
     assert metrics["entropy"].item() == -sum(log_prob) / 2
 
 
+def test_a_learning_rate_of_0_keeps_alpha_as_it_starts():
+    sac = tiny("sac", alpha_lr=0.0, initial_alpha=0.25)
+    for step in range(3):
+        metrics = sac.update(make_batch(seed=step))
+    assert metrics["alpha"].item() == pytest.approx(0.25)
+    assert metrics["entropy"].item() != 0
+
+
 def test_target_entropy_is_minus_the_action_dimensions_unless_given():
     assert tiny("sac").target_entropy == -ACTIONS
     assert tiny("sac", target_entropy=-0.5).target_entropy == -0.5
@@ -221,7 +229,7 @@ def test_each_part_of_a_step_changes_its_own_weights_only(sac):
         {"tau": 1.1},
         {"actor_lr": 0.0},
         {"critic_lr": -1.0},
-        {"alpha_lr": 0.0},
+        {"alpha_lr": -0.1},
         {"hidden": (8, 0)},
         {"log_std_min": 3.0},
         {"batch_size": 0},

@@ -64,6 +64,6 @@ class MCQ(MildlyConservative, SAC):
             "independent_samples": True,
         },
         "fast": FAST,
-        "robust": {**ROBUST, "initial_alpha": 0.01},
+        "robust": {**ROBUST, "initial_alpha": 0.01, "alpha_lr": 0.0},
         "small": {**SAC.PRESETS["small"], "behaviour_hidden": (128, 128)},
     }

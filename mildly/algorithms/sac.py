@@ -32,7 +32,7 @@ class SACConfig(ActorCriticConfig):
     """Hyperparameters of SAC; the defaults are those of the MCQ paper."""
 
     alpha_lr: float = 3e-4
-    """Learning rate of the entropy temperature alpha."""
+    """Learning rate of the entropy temperature alpha; 0 keeps it as it starts."""
     initial_alpha: float = 1.0
     """Alpha at the start. A large one soon drives an actor away from what it has cloned."""
     log_std_min: float = -20.0
@@ -46,8 +46,8 @@ class SACConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("alpha_lr", "initial_alpha"):
-            require(getattr(self, name) > 0, name, "positive", getattr(self, name))
+        require(self.alpha_lr >= 0, "alpha_lr", "at least 0", self.alpha_lr)
+        require(self.initial_alpha > 0, "initial_alpha", "positive", self.initial_alpha)
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
 
 
@@ -99,7 +99,8 @@ class SAC(ActorCritic):
     def update_temperature(self, drawn: Draw) -> Metrics:
         """Raise alpha where the policy's entropy is below its target, lower it where above."""
         log_prob = drawn.log_prob.detach()
-        minimise(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimiser)
+        if self.config.alpha_lr:
+            minimise(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimiser)
         return {"alpha": self.log_alpha.detach().exp(), "entropy": -log_prob.mean()}
 
     @torch.no_grad()
