@@ -84,10 +84,10 @@ def test_unknown_names_are_told_with_the_nearest_known_one(refused: Refused) -> 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--lam", "0"), "lam must be in (0, 1], got 0"),
-        (("--lam", "1.5"), "lam must be in (0, 1], got 1.5"),
-        (("--lam", "-1"), "lam must be in (0, 1], got -1"),
-        (("--lam", "nan"), "lam must be in (0, 1], got nan"),
+        (("--lam", "0"), "lam must be in (0, 1] or 'auto', got 0"),
+        (("--lam", "1.5"), "lam must be in (0, 1] or 'auto', got 1.5"),
+        (("--lam", "-1"), "lam must be in (0, 1] or 'auto', got -1"),
+        (("--lam", "nan"), "lam must be in (0, 1] or 'auto', got nan"),
         (("--lam", "much"), "--lam"),
         (("--steps", "0"), "steps must be at least 1, got 0"),
         (("--steps", "1.5"), "--steps"),

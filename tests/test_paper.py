@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import run_fields, train_tiny
 
+from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.data.collect import collect, describe, uniform
 from mildly.data.dataset import Meta
@@ -84,7 +85,7 @@ def test_the_paper_s_own_averages_follow_from_its_cells() -> None:
 
 def test_table_1_is_a_million_steps_of_four_seeds_with_the_paper_s_lambda() -> None:
     jobs = jobs_of(TABLE)
-    assert len(jobs) == 15 * 4 * len([m for m in TABLE.methods if METHODS[m] in ("bc", "sac", "mcq")])
+    assert len(jobs) == 15 * 4 * len([m for m in TABLE.methods if METHODS[m] in ALGORITHMS])
     (job,) = [j for j in jobs if j.algorithm == "mcq" and j.dataset == "walker2d-expert-v2" and j.seed == 3]
     assert (job.plan.steps, job.plan.eval_every, job.plan.preset) == (1_000_000, 5_000, "paper")
     assert (job.plan.config["lam"], job.plan.config["num_actions"]) == (0.3, 10)

@@ -2,7 +2,7 @@
 
 One step on a batch (s, a, r, s', d):
 
-    behaviour model   train the CVAE mu_hat on (s, a)
+    behaviour model   train mu_hat, the paper's being a CVAE, on (s, a)
     target            y = r + gamma (1 - d) min_j Q'_j(s', pi'(s'))                               (TD3's)
     pseudo target     y'(s_in) = min_j max_i Q_j(s_in, b_i),  b_1..b_N ~ mu_hat(.|s_in),  s_in in {s, s'}
     critics           minimise lam * mean (Q_j(s, a) - y)^2

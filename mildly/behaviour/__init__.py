@@ -1,8 +1,8 @@
 """Models of the policy that made the data, mu_hat(.|s), behind one interface: `loss` to train, `sample` to draw.
 
     cvae   the paper's. At the paper's weights it proposes little more than the mean action of a state.
-    flow   keeps several ways to act apart and stays closest to the data; for data from several policies.
-    cgan   the paper's other suggestion: one pass a draw, but two networks in a contest that may go wrong.
+    flow   keeps several ways to act apart, on all data we tried; the one to take where the CVAE averages.
+    cgan   the paper's other suggestion: quickest to draw from, but it can lose a whole mode. Look at what it draws.
 
 `docs/behaviour.md` compares them.
 """

@@ -6,8 +6,9 @@ A generator turns noise into actions, G(s, e) = tanh(g(s, e)), and a discriminat
     generator       minimise BCE(D(s~, g(s~, e)), 1), in every second step
 
 with s~ the state with a little noise. The paper has no code for it and names Yang et al. (ICML 2022), whose sizes,
-rates and labels these are. One draw costs one pass, as the CVAE's does, and the actions are sharp where the CVAE's are
-blurred; but the two networks' contest can leave out a part of the data or never settle. Try `flow` first.
+rates and labels these are. One draw costs one pass through narrow layers, and actions are sharp where the CVAE's are
+blurred. But nothing makes it cover the data: where actions lie at their bounds, as a switching controller's do, it
+lost one of two modes in every run (`docs/behaviour.md`).
 """
 
 from __future__ import annotations
