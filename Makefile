@@ -1,10 +1,12 @@
 # make demo   install, train, and see a policy beat its data
 # make test   lint, types, tests
+# make bench-peers   our baselines against d3rlpy's, by turns (ARGS='--datasets FOLDER ...')
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PEERS := .venv-peers/.installed
 
-.PHONY: venv demo test lint types slow clean
+.PHONY: venv demo test lint types slow bench-peers clean
 
 venv: $(INSTALLED)
 
@@ -30,5 +32,15 @@ types: venv
 slow: venv
 	$(BIN)/python -m pytest -m slow
 
+# the same torch for both, named here since d3rlpy alone would take any
+$(PEERS):
+	@echo "installing d3rlpy into .venv-peers (a few minutes the first time)"
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 d3rlpy==2.8.1
+	@touch $@
+
+bench-peers: venv $(PEERS)
+	$(BIN)/python benchmarks/peers.py --out benchmarks/results/peers.json $(ARGS)
+
 clean:
-	rm -rf .venv build dist *.egg-info demo
+	rm -rf .venv .venv-peers build dist *.egg-info demo

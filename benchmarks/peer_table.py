@@ -1,0 +1,183 @@
+"""How our hyperparameters and d3rlpy's correspond: one table, used by `peers.py`, for d3rlpy 2.8.
+
+Networks are 2 x 128 on Pendulum (preset `small`) and as large as in the papers elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mildly.algorithms import ALGORITHMS
+from mildly.algorithms.base import make_config
+from mildly.data.dataset import Dataset
+from mildly.errors import MildlyError
+
+Names = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """d3rlpy's version of an algorithm of ours. Every field of our config is in exactly one of the first three."""
+
+    same: Names
+    """Our field: their arguments that mean the same, and get its value."""
+    held: Mapping[str, Any]
+    """Our fields that they have no argument for, set to what d3rlpy does."""
+    idle: tuple[str, ...]
+    """Our fields that then have no effect."""
+    config: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Their arguments that we have no field for, set to what we do."""
+    differences: tuple[str, ...] = ()
+    """What no option of either can make equal."""
+    paper: str = "paper"
+    """Our preset for all but Pendulum."""
+
+
+_ANY: Names = {"batch_size": ("batch_size",), "normalise_observations": ("observation_scaler",)}
+_CRITICS: Names = {
+    **_ANY,
+    "hidden": ("actor_encoder_factory", "critic_encoder_factory"),
+    "gamma": ("gamma",),
+    "tau": ("tau",),
+    "actor_lr": ("actor_learning_rate",),
+    "critic_lr": ("critic_learning_rate",),
+}
+_SOFT: Names = {**_CRITICS, "alpha_lr": ("temp_learning_rate",), "initial_alpha": ("initial_temperature",)}
+_PLAIN = {"layer_norm": False, "warm_up": 0, "cloning_steps": 0, "cloning_weight": 0.0}
+_SOFT_HELD = {**_PLAIN, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
+_TEMPERATURE = (
+    "temperature: theirs moves between the steps of critics and actor, ours before both; the slope of its loss is in "
+    "alpha there and in log alpha here"
+)
+_SQUASH = "log-density of tanh: ours adds 1e-6 to 1 - tanh^2, as MCQ's code does; theirs is exact"
+
+PEERS: dict[str, Peer] = {
+    "bc": Peer(
+        config="BCConfig",
+        same={**_ANY, "hidden": ("encoder_factory",), "actor_lr": ("learning_rate",)},
+        held={"objective": "mse", "best_episodes": None},  # their stochastic policy fits a draw, not a likelihood
+        idle=("log_std_min", "log_std_max"),
+        fixed={"policy_type": "deterministic"},
+        differences=("loss: theirs is a mean over action dimensions, ours a sum; Adam's steps do not know the scale",),
+        paper="mse",
+    ),
+    "sac": Peer(
+        config="SACConfig",
+        same=_SOFT,
+        held=_SOFT_HELD,
+        idle=("start_lr",),
+        fixed={"n_critics": 2},
+        differences=(_TEMPERATURE, _SQUASH),
+    ),
+    "td3-bc": Peer(
+        config="TD3PlusBCConfig",
+        same={
+            **_CRITICS,
+            "target_noise": ("target_smoothing_sigma",),
+            "target_noise_clip": ("target_smoothing_clip",),
+            "actor_delay": ("update_actor_interval",),
+            "alpha": ("alpha",),
+        },
+        held=_PLAIN,
+        idle=("start_lr",),
+        fixed={"n_critics": 2},
+        differences=("with a delay of 2 their actor moves in the 1st, 3rd, ... step, ours in the 2nd, 4th, ...",),
+    ),
+    "cql": Peer(
+        config="CQLConfig",
+        same={**_SOFT, "num_actions": ("n_action_samples",), "conservative_weight": ("conservative_weight",)},
+        held={**_SOFT_HELD, "gap_threshold": None},
+        idle=("start_lr",),
+        # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
+        fixed={
+            "n_critics": 2,
+            "alpha_learning_rate": 0.0,
+            "initial_alpha": 1.0,
+            "alpha_threshold": 0.0,
+            "soft_q_backup": False,
+            "max_q_backup": False,
+        },
+        differences=(
+            "target: a' is the policy's mean action there, a draw here (with soft_q_backup theirs is a draw, but with "
+            "SAC's entropy)",
+            "actor: theirs climbs the critics after their step, ours as they were before it",
+            _TEMPERATURE,
+            _SQUASH,
+        ),
+    ),
+    "iql": Peer(
+        config="IQLConfig",
+        same={
+            **_CRITICS,
+            "hidden": ("actor_encoder_factory", "critic_encoder_factory", "value_encoder_factory"),
+            "value_lr": ("critic_learning_rate",),
+            "beta": ("weight_temp",),
+            "expectile": ("expectile",),
+            "weight_limit": ("max_weight",),
+            "decay_steps": ("actor_optim_factory",),
+            "reward_scaling": ("reward_scaler",),
+        },
+        held={**_PLAIN, "log_std_min": -5.0, "log_std_max": 2.0, "dropout": 0.0},
+        idle=("start_lr",),
+        fixed={"n_critics": 2},
+        differences=(
+            "log-std: a sigmoid between the bounds there, starting at -1.5; clipped at them here, starting at 0",
+            "order: V and critics step together there, so that the critics learn from V before its step; here after it",
+            "initial weights: PyTorch's there, orthogonal here; the data's actions are clipped to 1 - 1e-5 here only",
+        ),
+    ),
+    "awac": Peer(
+        config="AWACConfig",
+        same={
+            **_CRITICS,
+            "hidden": ("critic_encoder_factory",),
+            "actor_hidden": ("actor_encoder_factory",),
+            "beta": ("lam",),
+        },
+        held={
+            **_PLAIN,
+            "log_std_min": -6.0,
+            "log_std_max": 0.0,
+            "advantage_limit": None,
+            "baseline": "draw",
+            "value_ceiling": None,
+            "ignore_terminals": False,
+            # their loss is a sum over the batch, ours a mean, so that one decay would not mean the same in both
+            "actor_weight_decay": 0.0,
+        },
+        idle=("start_lr",),
+        fixed={"n_critics": 2, "n_action_samples": 1},
+        differences=(
+            "target: theirs is SAC's with a temperature of 1, a' squashed by tanh and its entropy in it; ours has none",
+            "draws of the policy are clipped to [-1, 1] there",
+            "actor: theirs weighs by the critics after their step, ours as they were before it",
+        ),
+    ),
+}
+
+
+def our_config(name: str, data: Dataset) -> Any:
+    """Our config: the preset, with what d3rlpy has no argument for set to what it does."""
+    peer, kind = PEERS[name], ALGORITHMS[name]
+    pendulum = (data.meta.env_id or "").startswith("Pendulum")
+    return make_config(kind, "small" if pendulum else peer.paper, data.meta.name, peer.held)
+
+
+def their_arguments(name: str, config: Any, data: Dataset) -> dict[str, Any]:
+    """Their arguments for a config of ours, as JSON can say them; the worker makes encoders and scalers of them."""
+    arguments = dict(PEERS[name].fixed)
+    for ours, theirs in PEERS[name].same.items():
+        value = getattr(config, ours)
+        if ours == "reward_scaling" and value:
+            returns = data.episode_returns()
+            value = [float(returns.min()), float(returns.max())]
+        value = list(value) if isinstance(value, tuple) else value
+        for argument in theirs:
+            if arguments.setdefault(argument, value) != value:
+                raise MildlyError(
+                    f"{name}: {ours} is {value}, but d3rlpy's {argument} is {arguments[argument]} already."
+                )
+    return arguments

@@ -1,0 +1,146 @@
+"""d3rlpy at work in its own environment: started by `peers.py`, told what to do by lines of JSON, answering likewise.
+
+    {"do": "versions"}                                     what is installed here
+    {"do": "load", "path": NPZ}                            transitions into d3rlpy's own replay buffer
+    {"do": "build", "config": NAME, "arguments": {...}, "seed": 0}    an algorithm, ready to learn
+    {"do": "steps", "count": N, "fit": false}              gradient steps, timed
+    {"do": "act", "observations": [[...], ...]}            the policy's deterministic actions
+
+An answer is an object, with the key `error` where something went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import d3rlpy  # type: ignore[import-not-found]
+import numpy as np
+import torch
+from d3rlpy.logging import NoopAdapterFactory  # type: ignore[import-not-found]
+from d3rlpy.models.encoders import VectorEncoderFactory  # type: ignore[import-not-found]
+from d3rlpy.optimizers import AdamFactory, CosineAnnealingLRFactory  # type: ignore[import-not-found]
+from d3rlpy.preprocessing import (  # type: ignore[import-not-found]
+    ReturnBasedRewardScaler,
+    StandardObservationScaler,
+)
+
+RETURN_RANGE = 1000.0  # what IQL's authors scale the difference of the best and the worst return to
+
+
+class Worker:
+    """The buffer and the algorithm that the driver asks for."""
+
+    def __init__(self) -> None:
+        self.buffer: Any = None
+        self.observations = np.empty((0, 0), np.float32)
+        self.algorithm: Any = None
+
+    def versions(self) -> dict[str, Any]:
+        """What is installed here."""
+        found = {"python": platform.python_version(), "d3rlpy": d3rlpy.__version__}
+        return {"versions": found | {"torch": torch.__version__, "numpy": np.__version__}}
+
+    def load(self, path: str) -> dict[str, Any]:
+        """Transitions into d3rlpy's own replay buffer; the answer says how many it holds."""
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+        self.observations = data["observations"]
+        buffer = d3rlpy.dataset.InfiniteBuffer()
+        self.buffer = d3rlpy.dataset.ReplayBuffer(buffer, episodes=episodes_of(data))
+        return {"transitions": self.buffer.transition_count}
+
+    def build(self, config: str, arguments: dict[str, Any], seed: int) -> dict[str, Any]:
+        """An algorithm with new weights; the answer is its whole config, as d3rlpy itself writes it."""
+        d3rlpy.seed(seed)
+        given = {name: self.argument(name, value) for name, value in arguments.items()}
+        made = getattr(d3rlpy.algos, config)(**given)
+        self.algorithm = made.create(device=False)
+        self.algorithm.build_with_dataset(self.buffer)
+        return {"config": json.loads(made.serialize())}
+
+    def argument(self, name: str, value: Any) -> Any:
+        """What JSON cannot say: encoders from widths, scalers, and an optimiser whose rate decays."""
+        if name.endswith("encoder_factory"):
+            return VectorEncoderFactory(hidden_units=value, activation="relu")
+        if name.endswith("optim_factory"):
+            schedule = None if value is None else CosineAnnealingLRFactory(T_max=value)
+            return AdamFactory(lr_scheduler_factory=schedule)
+        if name == "observation_scaler" and value:
+            mean, std = (f(self.observations, axis=0, dtype=np.float64) for f in (np.mean, np.std))
+            return StandardObservationScaler(mean=mean, std=std)
+        if name == "reward_scaler" and value:
+            lowest, highest = value
+            return ReturnBasedRewardScaler(return_max=highest, return_min=lowest, multiplier=RETURN_RANGE)
+        return None if name.endswith("_scaler") else value
+
+    def steps(self, count: int, fit: bool) -> dict[str, Any]:
+        """Gradient steps: batches from its own buffer and its own `update`, or the whole of its public `fit`."""
+        wall, processor = time.perf_counter(), time.process_time()
+        if fit:
+            self.algorithm.fit(
+                self.buffer,
+                n_steps=count,
+                n_steps_per_epoch=count,
+                logger_adapter=NoopAdapterFactory(),
+                show_progress=False,
+            )
+        else:
+            for _ in range(count):
+                self.algorithm.update(self.buffer.sample_transition_batch(self.algorithm.config.batch_size))
+        return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+
+    def act(self, observations: list[list[float]]) -> dict[str, Any]:
+        """The deterministic actions, in [-1, 1]."""
+        return {"actions": self.algorithm.predict(np.asarray(observations, np.float32)).tolist()}
+
+
+def episodes_of(data: dict[str, Any]) -> list[Any]:
+    """Episodes in d3rlpy's form, which have exactly the transitions of the data.
+
+    d3rlpy keeps the observations of an episode and takes the next one of a step from the step after it, so that it
+    would drop the last transition before a time-out. A further row that holds only the observation after it keeps that
+    transition; the row itself is never drawn. Where the data skip a step, an episode is cut in the same way.
+    """
+    observations, following = data["observations"], data["next_observations"]
+    ends = data["terminated"] | data["truncated"]
+    ends[:-1] |= (following[:-1] != observations[1:]).any(axis=1)
+    ends[-1] = True
+    episodes, start = [], 0
+    for end in np.flatnonzero(ends) + 1:
+        rows, terminated = slice(start, end), bool(data["terminated"][end - 1])
+        parts = [observations[rows], data["actions"][rows], data["rewards"][rows, None]]
+        if not terminated:
+            last = [following[end - 1], np.zeros_like(data["actions"][0]), np.zeros(1, np.float32)]
+            parts = [np.concatenate([part, row[None]]) for part, row in zip(parts, last, strict=True)]
+        episodes.append(d3rlpy.dataset.Episode(*parts, terminated=terminated))
+        start = int(end)
+    return episodes
+
+
+def main() -> None:
+    """Answer line by line until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # d3rlpy's own messages must not come between the answers
+    torch.set_num_threads(1)
+    worker = Worker()
+    tasks: dict[str, Callable[..., dict[str, Any]]] = {
+        name: getattr(worker, name) for name in ("versions", "load", "build", "steps", "act")
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = tasks[request.pop("do")](**request)
+        except Exception as error:  # the driver says it to the user
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters, trained and timed by turns.
+
+    make bench-peers                                             # installs d3rlpy into .venv-peers, then pendulum-mixed
+    make bench-peers ARGS='--datasets FOLDER --steps 100000'     # a MuJoCo set of your own
+
+For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
+theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
+processor's time. In it we do what our training loop does (`Replay.sample` and `update`), and d3rlpy what its `fit` does
+(`sample_transition_batch` of its own buffer and `update`), both without logging; with `--fit` it is their public `fit`,
+its logging included and its files left out. Then both policies act deterministically in episodes of equal seeds.
+
+How the hyperparameters correspond, and what no option can make equal, is said in `peer_table.py`. What is recorded is
+everything: configs, versions, every block's time and every episode's return.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peer_table import PEERS, our_config, their_arguments
+
+from mildly.algorithms import ALGORITHMS
+from mildly.data.dataset import FIELDS, Array, Dataset, Meta
+from mildly.data.registry import load_dataset
+from mildly.data.replay import Replay
+from mildly.environments import stored_bounds
+from mildly.errors import MildlyError
+from mildly.evaluation.rollout import Actor, rollout
+from mildly.files import replacing
+from mildly.run import versions
+
+WORKER = Path(__file__).with_name("peer_worker.py")
+PYTHON = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
+NOISE = 2.0  # standard errors of the difference between two means of seeds that pass for noise
+
+
+class Ours:
+    """A learner of ours with its minibatches."""
+
+    def __init__(self, name: str, config: Any, data: Dataset, seed: int) -> None:
+        self.learner = ALGORITHMS[name](config, data.observation_size, data.action_size, seed=seed)
+        chosen = self.learner.select(data)
+        self.learner.prepare(chosen)
+        self.replay = Replay.of(chosen, self.learner.device, self.learner.scaling)
+        self.sampler = self.learner.random_stream(seed, "batches")
+
+    def steps(self, count: int) -> dict[str, float]:
+        """Gradient steps, timed."""
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(count):
+            self.learner.update(self.replay.sample(self.learner.config.batch_size, self.sampler))
+        return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+
+
+class Theirs:
+    """d3rlpy in a process of its own, told what to do by lines of JSON."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        if not python.exists():
+            raise MildlyError(f"{python}: no such Python with d3rlpy. `make bench-peers` installs one.")
+        self.messages = folder / "messages"
+        with self.messages.open("w") as messages:
+            self.process = subprocess.Popen(
+                [str(python), "-W", "ignore", str(WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                cwd=folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                text=True,
+            )
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """The answer to one request."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "it has ended"}
+        if "error" in answer:
+            last = "".join(self.messages.read_text().splitlines(keepends=True)[-5:])
+            raise MildlyError(f"d3rlpy cannot do '{do}': {answer['error']}.\n{last}")
+        return answer
+
+    def load(self, data: Dataset, folder: Path) -> None:
+        """Give it the data, and be sure that it draws from as many transitions as we do."""
+        path = folder / "data.npz"
+        columns: dict[str, Any] = {name: np.asarray(getattr(data, name)) for name in FIELDS}
+        np.savez(path, **columns)
+        held = self.ask("load", path=str(path))["transitions"]
+        path.unlink()
+        if held != len(data):
+            raise MildlyError(f"{data.meta.name}: d3rlpy holds {held} transitions of {len(data)}.")
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@dataclass(frozen=True)
+class TheirPolicy:
+    """d3rlpy's policy in the environment's units, for the same rollout as ours."""
+
+    theirs: Theirs
+    meta: Meta
+
+    def act(self, observations: Array) -> Array:
+        """Deterministic actions."""
+        actions = np.asarray(self.theirs.ask("act", observations=observations.tolist())["actions"], np.float32)
+        low, high = (
+            None if x is None else np.asarray(x, np.float32) for x in (self.meta.action_low, self.meta.action_high)
+        )
+        return actions if low is None or high is None else np.clip(low + (actions + 1) * (high - low) / 2, low, high)
+
+
+def open_data(source: str) -> Dataset:
+    """A data set that knows its environment and the bounds of its actions."""
+    data = load_dataset(source)
+    if data.meta.env_id is None:
+        raise MildlyError(f"'{data.meta.name}' names no environment to compare policies in.")
+    if data.meta.action_low is not None:
+        return data
+    low, high = stored_bounds(data.meta.env_id)
+    return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_low=low, action_high=high))
+
+
+def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Train both by turns, then let both act. The result is a record's `configs` and its row for this seed."""
+    config = our_config(name, data)
+    ours = Ours(name, config, data, seed)
+    built = theirs.ask("build", config=PEERS[name].config, arguments=their_arguments(name, config, data), seed=seed)
+    rounds: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+    for i in range(args.rounds):
+        count = args.steps // args.rounds + (i < args.steps % args.rounds)
+        for side in ("ours", "theirs") if i % 2 == 0 else ("theirs", "ours"):  # neither is always the first
+            taken = ours.steps(count) if side == "ours" else theirs.ask("steps", count=count, fit=args.fit)
+            rounds[side].append({"steps": count, **{key: round(value, 5) for key, value in taken.items()}})
+    policies: dict[str, Actor] = {"ours": ours.learner.policy(data.meta), "theirs": TheirPolicy(theirs, data.meta)}
+    sides: dict[str, Any] = {}
+    for side, policy in policies.items():
+        result = rollout(policy, data.meta, episodes=args.episodes, seed=seed)
+        scores = None if result.scores is None else [round(value, 2) for value in result.scores]
+        returns = [round(value, 2) for value in result.returns]
+        sides[side] = {"returns": returns, "scores": scores, "lengths": result.lengths, "rounds": rounds[side]}
+    found = {"ours": versions(), "theirs": theirs.ask("versions")["versions"]}
+    return {
+        "configs": {"ours": dataclasses.asdict(config), "theirs": built["config"]},
+        "row": {"seed": seed, "versions": found, **sides},
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Scores and speeds over all seeds. A round's ratio is of two blocks that were run one after the other."""
+    values = {
+        side: [statistics.fmean(row[side]["scores"] or row[side]["returns"]) for row in rows]
+        for side in ("ours", "theirs")
+    }
+    means = {side: round(statistics.fmean(of_seeds), 2) for side, of_seeds in values.items()}
+    error = None
+    if len(rows) > 1:
+        error = math.sqrt(sum(statistics.variance(of_seeds) / len(of_seeds) for of_seeds in values.values()))
+    pairs = [pair for row in rows for pair in zip(row["ours"]["rounds"], row["theirs"]["rounds"], strict=True)]
+    speeds = {
+        side: round(statistics.median(block["steps"] / block["seconds"] for block in blocks), 1)
+        for side, blocks in zip(("ours", "theirs"), zip(*pairs, strict=True), strict=True)
+    }
+    ratios = {
+        key: round(statistics.median(theirs[key] / ours[key] for ours, theirs in pairs), 2)
+        for key in ("seconds", "processor_seconds")
+    }
+    return {
+        "measure": "score" if rows[0]["ours"]["scores"] else "return",
+        "mean": means,
+        "standard_error_of_difference": None if error is None else round(error, 2),
+        "not_below": None if error is None else means["ours"] >= means["theirs"] - NOISE * error,
+        "steps_per_second": speeds,
+        "speed_ratio": ratios["seconds"],
+        "speed_ratio_by_processor_time": ratios["processor_seconds"],
+    }
+
+
+def merged(old: dict[str, Any], entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A record with a seed's row in it. Rows of other seeds stay if they were measured in the same way."""
+    entry = json.loads(json.dumps(entry))  # a tuple is a list in a record that was read
+    alike = all(old.get(key) == entry[key] for key in ("settings", "data", "configs"))
+    others = [other for other in old.get("seeds", []) if other["seed"] != row["seed"]] if alike else []
+    rows = sorted([*others, row], key=lambda kept: int(kept["seed"]))
+    return {**entry, "summary": summary(rows), "seeds": rows}
+
+
+def compact(records: dict[str, dict[str, Any]]) -> str:
+    """JSON with a line for each part and each seed, so that a diff can be read."""
+    sets = []
+    for dataset, algorithms in records.items():
+        entries = []
+        for name, entry in algorithms.items():
+            parts = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entry.items() if key != "seeds"]
+            parts.append('  "seeds": [\n   ' + ",\n   ".join(map(json.dumps, entry["seeds"])) + "\n  ]")
+            entries.append(f" {json.dumps(name)}: {{\n" + ",\n".join(parts) + "\n }")
+        sets.append(f"{json.dumps(dataset)}: {{\n" + ",\n".join(entries) + "\n}")
+    return "{\n" + ",\n".join(sets) + "\n}\n"
+
+
+def run(args: argparse.Namespace, folder: Path) -> None:
+    """All comparisons, each written down as soon as it is done."""
+    records: dict[str, dict[str, Any]] = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
+    settings = {"steps": args.steps, "rounds": args.rounds, "episodes": args.episodes, "threads": 1, "fit": args.fit}
+    flags = f"--steps {args.steps} --rounds {args.rounds} --episodes {args.episodes}{' --fit' if args.fit else ''}"
+    for source in args.datasets:
+        data = open_data(source)
+        label = data.meta.name
+        command = f"python benchmarks/peers.py --datasets {label} {flags}"
+        theirs = Theirs(args.python, folder)
+        try:
+            theirs.load(data, folder)
+            for name, seed in ((name, seed) for name in args.algorithms for seed in args.seeds):
+                result = compare(name, data, theirs, seed, args)
+                entry = {
+                    "command": f"{command} --algorithms {name} --seeds SEED",
+                    "settings": settings,
+                    "data": {"env_id": data.meta.env_id, "rows": len(data), "fingerprint": data.meta.fingerprint},
+                    "configs": result["configs"],
+                    "differences": list(PEERS[name].differences),
+                }
+                of_set = records.setdefault(label, {})
+                of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
+                if args.out:
+                    with replacing(args.out) as unfinished:
+                        unfinished.write_text(compact(records))
+                print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
+        finally:
+            theirs.close()
+
+
+def main() -> int:
+    """Parse, compare, write down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", nargs="+", default=["pendulum-mixed"], help="names or folders")
+    parser.add_argument("--algorithms", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--steps", type=int, default=6000, help="gradient steps of a training")
+    parser.add_argument("--rounds", type=int, default=10, help="blocks that these are taken in, by turns")
+    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--fit", action="store_true", help="time d3rlpy's public fit(), its logging included")
+    parser.add_argument("--python", type=Path, default=PYTHON, help="the Python that has d3rlpy")
+    parser.add_argument("-o", "--out", type=Path, help="JSON file to write; what is not run anew keeps its record")
+    args = parser.parse_args()
+    if not 1 <= args.rounds <= args.steps or args.episodes < 1:
+        parser.error("rounds must be at least 1 and at most steps, episodes at least 1")
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory(prefix="mildly-peers-") as folder:
+            run(args, Path(folder))
+    except MildlyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
