@@ -170,7 +170,11 @@ class Actor(nn.Module):
     """A policy's network. `kind` and `spec` are what a saved policy needs to build it again."""
 
     kind: ClassVar[str]
-    spec: dict[str, Any]
+
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], **more: Any) -> None:
+        super().__init__()
+        sizes = {"observation_size": observation_size, "action_size": action_size, "hidden": list(hidden)}
+        self.spec: dict[str, Any] = {**sizes, **more}
 
     @abstractmethod
     def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
@@ -190,14 +194,7 @@ class TanhGaussianActor(Actor):
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
     ) -> None:
-        super().__init__()
-        self.spec = {
-            "observation_size": observation_size,
-            "action_size": action_size,
-            "hidden": list(hidden),
-            "log_std_min": log_std_min,
-            "log_std_max": log_std_max,
-        }
+        super().__init__(observation_size, action_size, hidden, log_std_min=log_std_min, log_std_max=log_std_max)
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.net = mlp((observation_size, *hidden, 2 * action_size))
 
@@ -230,17 +227,10 @@ class GaussianActor(Actor):
         log_std_max: float = 2.0,
         log_std_bound: str = "clip",
     ) -> None:
-        super().__init__()
         if log_std_bound not in ("clip", "sigmoid"):
             raise ValueError(f"log_std_bound is {log_std_bound!r}, expected 'clip' or 'sigmoid'")
-        self.spec = {
-            "observation_size": observation_size,
-            "action_size": action_size,
-            "hidden": list(hidden),
-            "log_std_min": log_std_min,
-            "log_std_max": log_std_max,
-            "log_std_bound": log_std_bound,
-        }
+        bounds = {"log_std_min": log_std_min, "log_std_max": log_std_max, "log_std_bound": log_std_bound}
+        super().__init__(observation_size, action_size, hidden, **bounds)
         self.log_std_min, self.log_std_max, self.log_std_bound = log_std_min, log_std_max, log_std_bound
         self.net = mlp((observation_size, *hidden, action_size))
         self.spread = nn.Parameter(torch.zeros(action_size))
@@ -273,8 +263,7 @@ class DeterministicActor(Actor):
     kind = "deterministic"
 
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]) -> None:
-        super().__init__()
-        self.spec = {"observation_size": observation_size, "action_size": action_size, "hidden": list(hidden)}
+        super().__init__(observation_size, action_size, hidden)
         self.net = mlp((observation_size, *hidden, action_size))
 
     def forward(self, states: Tensor) -> Tensor:
@@ -300,14 +289,7 @@ class SoftGaussianActor(Actor):
         log_std_min: float = -10.0,
         log_std_max: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.spec = {
-            "observation_size": observation_size,
-            "action_size": action_size,
-            "hidden": list(hidden),
-            "log_std_min": log_std_min,
-            "log_std_max": log_std_max,
-        }
+        super().__init__(observation_size, action_size, hidden, log_std_min=log_std_min, log_std_max=log_std_max)
         self.log_std_min = nn.Parameter(torch.full((action_size,), float(log_std_min)))
         self.log_std_max = nn.Parameter(torch.full((action_size,), float(log_std_max)))
         self.net = mlp((observation_size, *hidden, 2 * action_size), slope=0.1)
