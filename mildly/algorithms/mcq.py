@@ -10,8 +10,8 @@ One step on a batch (s, a, r, s', d):
     actor, targets    as SAC
 
 The one change to SAC is the second term of the critics' loss (`mild.py`). The preset `paper` is the printed method;
-`official` is what the authors' code does, `fast` the same method at a fraction of the cost, and `robust` what we would
-use on data of our own.
+`official` is what the authors' code does, `fast` the same method at a fraction of the cost, and `robust`, on trial, is
+tied to the data's actions so as not to fall below behaviour cloning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROBUST: dict[str, Any] = {
     "cloning_steps": 10_000,
     "cloning_weight": 0.05,
 }
-"""What keeps either form from falling below behaviour cloning on the way."""
+"""What is to keep either form from falling below behaviour cloning on the way."""
 
 
 @dataclass(frozen=True)
