@@ -124,6 +124,17 @@ class Layers(list[tuple[np.ndarray, np.ndarray]]):
         return x
 
 
+def plain_critic(critics: Critics, j: int) -> torch.nn.Sequential:
+    """One critic of an ensemble as layers of its own, for implementations that take one critic at a time."""
+    layers: list[torch.nn.Module] = []
+    for weight, bias in zip(critics.weights, critics.biases, strict=True):
+        layer = torch.nn.Linear(*weight.shape[1:])
+        layer.weight.data.copy_(weight.data[j].T)
+        layer.bias.data.copy_(bias.data[j, 0])
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
 def slow_draw(actor: Layers, state: Any, noise: Any, low: float, high: float) -> tuple[np.ndarray, float]:
     """One action of a tanh-Gaussian policy and its log-probability, dimension by dimension."""
     out = actor(state)

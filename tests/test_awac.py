@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, replay, same, tiny
+from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, plain_critic, replay, same, tiny
 from conftest import weights as copied
 from torch import nn
 
@@ -148,16 +148,6 @@ def test_the_weights_carry_no_gradient():
 
 
 # The order of a step
-
-
-def plain_critic(critics: Critics, j: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for matrix, offset in Layers.of_critic(critics, j):
-        layer = nn.Linear(matrix.shape[1], matrix.shape[0])
-        layer.weight.data.copy_(torch.from_numpy(matrix))
-        layer.bias.data.copy_(torch.from_numpy(offset))
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def slow_steps(awac: AWAC, batches: list[Batch]) -> tuple[nn.Module, torch.Tensor, list[nn.Module]]:

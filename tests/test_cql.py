@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
+from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, plain_critic, replay, same, slow_draw, tiny, weights
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -190,17 +190,6 @@ def test_the_actor_clones_in_the_first_steps_at_the_rate_of_the_start():
 
 
 # The order of a step
-
-
-def plain_critic(critics: Critics, j: int) -> nn.Sequential:
-    """One critic of the ensemble as layers of its own."""
-    layers: list[nn.Module] = []
-    for weight, bias in zip(critics.weights, critics.biases, strict=True):
-        layer = nn.Linear(*weight.shape[1:])
-        layer.weight.data.copy_(weight.data[j].T)
-        layer.bias.data.copy_(bias.data[j, 0])
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 class Plain:

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, content, make_batch, make_dataset, replay, same, tiny, train_tiny
+from conftest import (
+    ACTIONS,
+    OBSERVATIONS,
+    Layers,
+    content,
+    make_batch,
+    make_dataset,
+    plain_critic,
+    replay,
+    same,
+    tiny,
+    train_tiny,
+)
 from conftest import weights as copied
 from torch import nn
 
@@ -138,16 +150,6 @@ def test_each_loss_reaches_its_own_network_alone(loss, reached):
 
 
 # The order of a step
-
-
-def plain_critic(critics: Critics, j: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for matrix, offset in Layers.of_critic(critics, j):
-        layer = nn.Linear(matrix.shape[1], matrix.shape[0])
-        layer.weight.data.copy_(torch.from_numpy(matrix))
-        layer.bias.data.copy_(torch.from_numpy(offset))
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def slow_steps(iql: IQL, batches: list[Batch]) -> tuple[list[nn.Module], list[nn.Module], torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, replay, same, tiny, weights
+from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, plain_critic, replay, same, tiny, weights
 from torch import nn
 
 from mildly.algorithms.base import make_config
@@ -126,21 +126,10 @@ def test_actor_loss_is_minus_the_first_critics_value_of_the_actors_action():
 # The order of a step
 
 
-def plain_critic(td3: TD3, j: int) -> nn.Sequential:
-    """One critic of the ensemble as layers of its own."""
-    layers: list[nn.Module] = []
-    for weight, bias in zip(td3.critics.weights, td3.critics.biases, strict=True):
-        layer = nn.Linear(*weight.shape[1:])
-        layer.weight.data.copy_(weight.data[j].T)
-        layer.bias.data.copy_(bias.data[j, 0])
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 def slow_steps(td3: TD3, batches: list[Batch]) -> tuple[list[nn.Module], list[nn.Module]]:
     """Steps of TD3 as its authors write them, with plain layers, autograd and Adam; networks and their targets."""
     c, random = td3.config, replay(td3.generator)
-    actor, critics = copy.deepcopy(td3.pi.net), [plain_critic(td3, j) for j in range(2)]
+    actor, critics = copy.deepcopy(td3.pi.net), [plain_critic(td3.critics, j) for j in range(2)]
     networks = [actor, *critics]
     targets = copy.deepcopy(networks)
     actor_adam = torch.optim.Adam(actor.parameters(), lr=c.actor_lr)

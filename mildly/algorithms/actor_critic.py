@@ -131,10 +131,7 @@ class ActorCritic(Algorithm):
         """The critics' error against the data's returns; without known returns, the method's own TD error."""
         if self.returns is None or not len(batch.rows):
             return self.td_loss(batch)
-        target, weight = (column.index_select(0, batch.rows) for column in self.returns)
-        values = self.critics(batch.observations, batch.actions)  # (critics, batch)
-        loss = (weight * (values - target).square()).mean(dim=-1).sum()
-        return loss, {"loss_td": loss.detach(), "q_data": values.detach().mean(), "q_target": target.mean()}
+        return self.squared_error(batch, *(column.index_select(0, batch.rows) for column in self.returns))
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
         """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
@@ -153,9 +150,12 @@ class ActorCritic(Algorithm):
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """The temporal-difference error, summed over critics."""
-        target = self.td_target(batch)
+        return self.squared_error(batch, self.td_target(batch))
+
+    def squared_error(self, batch: Batch, target: Tensor, weight: float | Tensor = 1.0) -> tuple[Tensor, Metrics]:
+        """The weighted squared error of the data's values, averaged over the batch and summed over critics."""
         values = self.critics(batch.observations, batch.actions)  # (critics, batch)
-        loss = (values - target).square().mean(dim=-1).sum()
+        loss = (weight * (values - target).square()).mean(dim=-1).sum()
         return loss, {
             "loss_td": loss.detach(),
             "q_data": values.detach().mean(),

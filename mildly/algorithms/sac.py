@@ -83,17 +83,18 @@ class SAC(ActorCritic):
 
     def learn(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets; of critics and targets alone while the actor clones."""
-        if self.cloning:
-            metrics = self.update_critics(batch) | self.clone(batch)
-            polyak_update(self.target_critics, self.critics, self.config.tau)
-            return metrics
+        metrics = self.update_critics(batch) | self.clone(batch) if self.cloning else self.update_all(batch)
+        polyak_update(self.target_critics, self.critics, self.config.tau)
+        return metrics
+
+    def update_all(self, batch: Batch) -> Metrics:
+        """One step of temperature, critics and actor, which share one draw."""
         drawn = self.pi(batch.observations).draw(self.generator)
         metrics = self.update_temperature(drawn) if self.config.alpha_first else {}
         metrics |= self.update_critics(batch)
         metrics = self.update_actor(batch, drawn) | metrics
         if not self.config.alpha_first:
             metrics |= self.update_temperature(drawn)
-        polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 
     def update_temperature(self, drawn: Draw) -> Metrics:
