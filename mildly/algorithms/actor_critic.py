@@ -47,8 +47,8 @@ class ActorCriticConfig(AlgorithmConfig):
     start_lr: float = 1e-3
     """Learning rate of critics and actor in those steps."""
     cloning_weight: float = 0.0
-    """After them, weight of the cloning loss within the actor's, in units of the values' standard deviation over the
-    data: an anchor. 0.05 is a light one."""
+    """After them, weight of the cloning loss within the actor's, in which better actions count for more: an anchor. In
+    units of the values' standard deviation over the data; 0.05 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,6 +127,10 @@ class ActorCritic(Algorithm):
         minimise(loss, self.pi_optimiser)
         return {"loss_cloning": loss.detach()}
 
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions on average."""
+        return self.cloning_losses(batch).mean()
+
     def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """The critics' error against the data's returns; without known returns, the method's own TD error."""
         if self.returns is None or not len(batch.rows):
@@ -134,9 +138,22 @@ class ActorCritic(Algorithm):
         return self.squared_error(batch, *(column.index_select(0, batch.rows) for column in self.returns))
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
-        """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
+        """An actor's loss, and beside it, if asked for, the anchor in the data's better actions.
+
+            cloning_weight * std Q * mean w(s, a) cloning loss of (s, a),  w ~ exp(A / std A),  mean w = 1,
+            A = Q(s, a) - Q(s, a~)
+
+        `values`, (critics, batch), are those of the policy's actions a~; Q is the critics' mean.
+        """
         weight = self.config.cloning_weight
-        return loss + weight * values.detach().std() * self.cloning_loss(batch) if weight else loss
+        if not weight:
+            return loss
+        with torch.no_grad():
+            of_policy = values.mean(dim=0)
+            advantage = self.critics(batch.observations, batch.actions).mean(dim=0) - of_policy
+            unit = advantage.std(unbiased=False).clamp(min=1e-6)  # actions that all are alike weigh the same
+            each = of_policy.std(unbiased=False) * batch_weights(advantage, unit)
+        return loss + weight * (each * self.cloning_losses(batch)).mean()
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""
@@ -175,8 +192,8 @@ class ActorCritic(Algorithm):
         """y, what the value of (s, a) is trained towards; without gradients."""
 
     @abstractmethod
-    def cloning_loss(self, batch: Batch) -> Tensor:
-        """How far the actor is from the data's actions."""
+    def cloning_losses(self, batch: Batch) -> Tensor:
+        """How far the actor is from each of the data's actions, (batch,)."""
 
     @abstractmethod
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -186,3 +203,8 @@ class ActorCritic(Algorithm):
         c = self.config
         self.pi_optimiser.param_groups[0]["lr"] = c.start_lr if self.cloning else c.actor_lr
         self.critic_optimiser.param_groups[0]["lr"] = c.start_lr if self.warming_up else c.critic_lr
+
+
+def batch_weights(advantage: Tensor, beta: float | Tensor) -> Tensor:
+    """The batch's softmax of A / beta, times the batch's size: weights with a mean of 1."""
+    return len(advantage) * torch.softmax(advantage / beta, dim=0)
