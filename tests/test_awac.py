@@ -14,7 +14,7 @@ from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, pl
 from conftest import weights as copied
 from torch import nn
 
-from mildly.algorithms.actor_critic import batch_weights
+from mildly.algorithms.advantage import batch_weights
 from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import make_config
 from mildly.data.replay import Batch, Replay

@@ -122,9 +122,13 @@ def test_without_a_weight_on_the_values_it_is_behaviour_cloning():
     assert metrics["policy_distance"].item() < 0.01
 
 
-def test_a_second_anchor_is_refused():
-    with pytest.raises(MildlyError, match="cloning_weight"):
-        tiny("td3-bc", cloning_weight=0.1)
+def test_an_anchor_counts_in_units_of_the_weighted_values():
+    plain, anchored = with_mixed_values(), with_mixed_values(cloning_weight=0.5)
+    batch = make_batch(20)
+    values = plain.critics(batch.observations, plain.pi(batch.observations))[0].detach()
+    spread = (2.5 * values / values.abs().mean()).std()
+    expected = plain.actor_loss(batch)[0] + 0.5 * spread * plain.cloning_loss(batch)
+    assert anchored.actor_loss(batch)[0].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 # All else is TD3

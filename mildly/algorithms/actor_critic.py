@@ -1,8 +1,9 @@
 """What actor-critic methods have in common: two critics with targets, their update, and a start from the data.
 
-The start is supervised, and there is none by default. In the first `warm_up` steps the critics regress on the data's
-own discounted returns, so that the steps after it need not first raise their values from 0, one reward at a time; in
-the first `cloning_steps` the actor clones the data's actions, so that it begins to climb when the critics know a slope:
+There is no such start by default. With `level_start` the critics begin at the data's mean discounted return, so that
+they need not first climb there from 0, one reward at a time: a change of the rewards' origin, and nothing else. In the
+first `warm_up` steps they regress on these returns, in the first `cloning_steps` the actor clones the data's actions,
+so that it begins to climb when the critics know a slope:
 
     critics   minimise mean w (Q_j(s, a) - G)^2,  G the return from this transition on, w how much of it the data show
     actor     minimise its cloning loss
@@ -21,7 +22,7 @@ from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
-from mildly.networks import Critics, polyak_update
+from mildly.networks import Actor, Critics, polyak_update
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class ActorCriticConfig(AlgorithmConfig):
     """Learning rate of the critics."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
+    level_start: bool = False
+    """Start the critics' values at the data's mean discounted return instead of about 0."""
     warm_up: int = 0
     """First steps, in which the critics learn the data's own discounted returns and the actor waits or clones."""
     cloning_steps: int = 0
@@ -47,8 +50,10 @@ class ActorCriticConfig(AlgorithmConfig):
     start_lr: float = 1e-3
     """Learning rate of critics and actor in those steps."""
     cloning_weight: float = 0.0
-    """After them, weight of the cloning loss within the actor's, in which better actions count for more: an anchor. In
-    units of the values' standard deviation over the data; 0.05 is a light one."""
+    """After them, weight of the cloning loss within the actor's, in units of the values' standard deviation over the
+    data: an anchor. 0.05 is a light one."""
+    policy_tau: float | None = None
+    """If given, the policy that acts is a running average of the actor, which follows it at this rate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +64,8 @@ class ActorCriticConfig(AlgorithmConfig):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
         for name in ("warm_up", "cloning_steps", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        average = self.policy_tau
+        require(average is None or 0 < average <= 1, "policy_tau", "in (0, 1]", average)
 
 
 class ActorCritic(Algorithm):
@@ -66,11 +73,13 @@ class ActorCritic(Algorithm):
 
     Config = ActorCriticConfig
     config: ActorCriticConfig
+    pi: Actor
 
     def build(self, seed: int) -> None:
         """The actor, two critics with targets, and their optimisers."""
         c = self.config
         self.pi = self.build_actor()
+        self.average_pi = None if c.policy_tau is None else copy.deepcopy(self.pi).requires_grad_(False)
         self.critics = self.build_critics().to(self.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
@@ -86,12 +95,15 @@ class ActorCritic(Algorithm):
     def prepare(self, dataset: Dataset) -> None:
         """Besides the scaling, the returns that the critics start from."""
         super().prepare(dataset)
-        if self.config.warm_up:
-            self.returns = Returns.of(dataset, self.config.gamma, self.device)
-            value, weight = self.returns
-            level = (value * weight).sum() / weight.sum()
-            for critics in (self.critics, self.target_critics):  # at their level at once; what is left is their shape
-                critics.biases[-1].data.fill_(level)
+        if self.config.warm_up or self.config.level_start:
+            returns = Returns.of(dataset, self.config.gamma, self.device)
+            self.start_at(returns.level())
+            self.returns = returns if self.config.warm_up else None
+
+    def start_at(self, level: Tensor) -> None:
+        """Bring all values to a level; what is left to learn is their shape."""
+        for critics in (self.critics, self.target_critics):
+            critics.biases[-1].data.fill_(level)
 
     def skip_start(self) -> None:
         """Go to the end of the start from the data."""
@@ -101,7 +113,14 @@ class ActorCritic(Algorithm):
         """One step: of the critics' start from the data, and after it of the method itself."""
         self.updates += 1
         self._set_rates()
-        return self.start(batch) if self.warming_up else self.learn(batch)
+        metrics = self.start(batch) if self.warming_up else self.learn(batch)
+        if self.average_pi is not None and self.config.policy_tau is not None:
+            polyak_update(self.average_pi, self.pi, self.config.policy_tau)
+        return metrics
+
+    def actor(self) -> Actor:
+        """The actor, or its average."""
+        return self.pi if self.average_pi is None else self.average_pi
 
     @property
     def warming_up(self) -> bool:
@@ -127,10 +146,6 @@ class ActorCritic(Algorithm):
         minimise(loss, self.pi_optimiser)
         return {"loss_cloning": loss.detach()}
 
-    def cloning_loss(self, batch: Batch) -> Tensor:
-        """How far the actor is from the data's actions on average."""
-        return self.cloning_losses(batch).mean()
-
     def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """The critics' error against the data's returns; without known returns, the method's own TD error."""
         if self.returns is None or not len(batch.rows):
@@ -138,22 +153,9 @@ class ActorCritic(Algorithm):
         return self.squared_error(batch, *(column.index_select(0, batch.rows) for column in self.returns))
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
-        """An actor's loss, and beside it, if asked for, the anchor in the data's better actions.
-
-            cloning_weight * std Q * mean w(s, a) cloning loss of (s, a),  w ~ exp(A / std A),  mean w = 1,
-            A = Q(s, a) - Q(s, a~)
-
-        `values`, (critics, batch), are those of the policy's actions a~; Q is the critics' mean.
-        """
+        """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
         weight = self.config.cloning_weight
-        if not weight:
-            return loss
-        with torch.no_grad():
-            of_policy = values.mean(dim=0)
-            advantage = self.critics(batch.observations, batch.actions).mean(dim=0) - of_policy
-            unit = advantage.std(unbiased=False).clamp(min=1e-6)  # actions that all are alike weigh the same
-            each = of_policy.std(unbiased=False) * batch_weights(advantage, unit)
-        return loss + weight * (each * self.cloning_losses(batch)).mean()
+        return loss + weight * values.detach().std() * self.cloning_loss(batch) if weight else loss
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""
@@ -180,7 +182,7 @@ class ActorCritic(Algorithm):
         }
 
     @abstractmethod
-    def build_actor(self) -> torch.nn.Module:
+    def build_actor(self) -> Actor:
         """The actor's network, on the device."""
 
     @abstractmethod
@@ -192,8 +194,8 @@ class ActorCritic(Algorithm):
         """y, what the value of (s, a) is trained towards; without gradients."""
 
     @abstractmethod
-    def cloning_losses(self, batch: Batch) -> Tensor:
-        """How far the actor is from each of the data's actions, (batch,)."""
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions."""
 
     @abstractmethod
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -203,8 +205,3 @@ class ActorCritic(Algorithm):
         c = self.config
         self.pi_optimiser.param_groups[0]["lr"] = c.start_lr if self.cloning else c.actor_lr
         self.critic_optimiser.param_groups[0]["lr"] = c.start_lr if self.warming_up else c.critic_lr
-
-
-def batch_weights(advantage: Tensor, beta: float | Tensor) -> Tensor:
-    """The batch's softmax of A / beta, times the batch's size: weights with a mean of 1."""
-    return len(advantage) * torch.softmax(advantage / beta, dim=0)

@@ -71,19 +71,15 @@ class AdvantageWeighted(ActorCritic):
         share = weights.mean().square() / weights.square().mean()
         return loss, {"loss_actor": loss.detach(), "policy_distance": distance, "effective_share": share}
 
-    def cloning_losses(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions."""
-        return -self.distribution(batch.observations).log_prob(batch.actions)
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """The negative log-likelihood of the data's actions, all weighing the same."""
+        return -self.distribution(batch.observations).log_prob(batch.actions).mean()
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """N draws a state, which end at the bounds; the actor runs once a state."""
         with torch.no_grad():
             distribution: Gaussian = self.pi(states)
         return distribution.sample(n, generator).clamp(-1, 1)
-
-    def actor(self) -> GaussianActor:
-        """The Gaussian actor."""
-        return self.pi
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
@@ -106,3 +102,8 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 def exponential_weights(advantage: Tensor, beta: float, limit: float) -> Tensor:
     """min(exp(beta A), limit)."""
     return (beta * advantage).exp().clamp(max=limit)
+
+
+def batch_weights(advantage: Tensor, beta: float) -> Tensor:
+    """The batch's softmax of A / beta, times the batch's size: weights with a mean of 1."""
+    return len(advantage) * torch.softmax(advantage / beta, dim=0)

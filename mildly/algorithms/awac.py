@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mildly.algorithms.actor_critic import batch_weights
-from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted
+from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, batch_weights
 from mildly.algorithms.base import Metrics, minimise, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch

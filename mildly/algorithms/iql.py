@@ -117,8 +117,11 @@ class IQL(AdvantageWeighted):
             rewards = np.asarray(dataset.rewards) * np.float32(self.reward_scale)
             dataset = dataclasses.replace(dataset, rewards=rewards)
         super().prepare(dataset)
-        if self.returns is not None:  # V begins where the critics do
-            list(self.value.parameters())[-1].data.copy_(self.critics.biases[-1].data[0, 0])
+
+    def start_at(self, level: Tensor) -> None:
+        """V begins where the critics do."""
+        super().start_at(level)
+        list(self.value.parameters())[-1].data.fill_(level)
 
     def update(self, batch: Batch) -> Metrics:
         """One step on the batch with its rewards scaled and its actions clipped."""

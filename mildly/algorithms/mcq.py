@@ -37,8 +37,10 @@ ROBUST: dict[str, Any] = {
     "behaviour": "flow",
     "normalise_observations": True,
     "layer_norm": True,
+    "level_start": True,
     "cloning_steps": 10_000,
-    "cloning_weight": 0.05,
+    "cloning_weight": 0.1,
+    "policy_tau": 0.001,
 }
 """What is to keep either form from falling below behaviour cloning on the way."""
 

@@ -178,6 +178,15 @@ class MildlyConservative(ActorCritic):
         """Whether there is an OOD term at all."""
         return self.config.lam != 1 or self.config.ood_weight is not None
 
+    @property
+    def awaits_actions(self) -> bool:
+        """Whether the OOD term waits for the behaviour model's training, after which actions are drawn only once.
+
+        It can wait while the actor clones, and so takes no OOD actions.
+        """
+        steps = self.config.behaviour_steps
+        return self.cloning and self.cache is not None and steps is not None and self.updates < steps
+
     def update(self, batch: Batch) -> Metrics:
         """One step of the behaviour model while it trains, then the method's own with the critics' loss below."""
         steps = self.config.behaviour_steps
@@ -194,7 +203,7 @@ class MildlyConservative(ActorCritic):
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """lam * TD error + (1 - lam) * OOD term, summed over critics."""
         td_loss, metrics = super().critic_loss(batch)
-        if not self.mild:
+        if not self.mild or self.awaits_actions:
             return td_loss, metrics
         ood_loss, ood_metrics = self.ood_loss(batch)
         metrics |= ood_metrics

@@ -108,20 +108,16 @@ class TD3(ActorCritic):
         actions = self.pi(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
-        loss = self.anchored(-values[0].mean(), values, batch)
+        loss = self.anchored(-values[0].mean(), values[0], batch)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
-    def cloning_losses(self, batch: Batch) -> Tensor:
+    def cloning_loss(self, batch: Batch) -> Tensor:
         """The squared distance to the data's actions."""
-        losses: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1)
-        return losses
+        loss: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1).mean()
+        return loss
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """The one action a state, (states, 1, a)."""
         with torch.no_grad():
             actions: Tensor = self.pi(states)
         return actions.unsqueeze(1)
-
-    def actor(self) -> DeterministicActor:
-        """The deterministic actor."""
-        return self.pi

@@ -34,8 +34,6 @@ class TD3BCConfig(TD3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.alpha >= 0, "alpha", "at least 0", self.alpha)
-        weight = self.cloning_weight
-        require(weight == 0, "cloning_weight", "0 where the actor's own loss clones already", weight)
 
 
 class TD3BC(TD3):
@@ -51,7 +49,7 @@ class TD3BC(TD3):
         weight = self.config.alpha / values[0].detach().abs().mean()
         squares = (actions - batch.actions).square()  # (batch, a)
         loss = squares.mean() - weight * values[0].mean()
-        return loss, {
+        return self.anchored(loss, weight * values[0], batch), {
             "q_ood": values.detach().mean(),
             "policy_distance": squares.detach().sum(-1).mean(),
         }

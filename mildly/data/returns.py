@@ -29,6 +29,10 @@ class Returns(NamedTuple):
         value, weight = discounted_returns(dataset, gamma)
         return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in (value, weight)))
 
+    def level(self) -> Tensor:
+        """Their weighted mean."""
+        return (self.value * self.weight).sum() / self.weight.sum()
+
 
 def discounted_returns(dataset: Dataset, gamma: float) -> tuple[Array, Array]:
     """Values and weights as above, in double precision."""
