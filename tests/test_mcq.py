@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
 
+from mildly import mcb
 from mildly.algorithms.mcq import MCQ
 from mildly.data.replay import Batch
 
@@ -141,21 +142,32 @@ def test_a_weight_of_the_ood_term_of_its_own_is_lams_loss_on_another_scale(lam):
     assert losses[0] == pytest.approx(lam * losses[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("raised", [0.0, 50.0])
-def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_their_targets(raised):
-    """By hand, in units of the critics' error; the loss is weighed with the new lam."""
-    mcq, batch = changed_mcq(lam="auto", pseudo_critics="target"), make_batch(ROWS)
-    mcq.critics.biases[-1].data.add_(raised)
-    mcq.target_critics.biases[-1].data.add_(-raised)
+@pytest.mark.parametrize("steep", [False, True])
+def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_their_targets(steep):
+    """By hand, in units of the data's own differences; the loss is weighed with the new lam."""
+    mcq, batch = changed_mcq(lam="auto"), make_batch(ROWS)
+    if steep:  # the policy takes actions, here those at the upper bound, that the critics think much better than all
+        mcq.policy_actions = lambda states, n, generator: torch.ones(len(states), n, ACTIONS)
+        for critics in (mcq.critics, mcq.target_critics):
+            critics.weights[0].data[:, -ACTIONS:] = 0.3
+            for weight in critics.weights[1:]:
+                weight.data.abs_()
+            critics.biases[0].data.fill_(3.0)
     assert mcq.lam.item() == pytest.approx(0.7)
+    state = mcq.ood_generator.get_state()
     loss, metrics = mcq.critic_loss(batch)
-    error = math.sqrt(metrics["loss_td"].item() / 2)
-    excess = (metrics["q_ood"].item() - metrics["pseudo_target"].item()) / error
-    assert metrics["lam"].item() == pytest.approx(0.7 + 1e-3 * (0.5 - excess), rel=1e-5)
-    assert (metrics["lam"].item() < 0.7) == (raised > 0)
+    mcq.ood_generator.set_state(state)
+    drawn = mcq.behaviour_actions(torch.cat([batch.observations, batch.next_observations]), batch.rows)
+    target = mcb.pseudo_target(mcq.critics, batch.observations, drawn[:ROWS])
+    pairs = zip(mcq.critics(batch.observations, batch.actions).flatten().tolist(), [*target, *target], strict=True)
+    data_gap = math.sqrt(np.mean([(value - best.item()) ** 2 for value, best in pairs]))
+    assert metrics["data_gap"].item() == pytest.approx(data_gap, rel=1e-4)
+    excess = (metrics["q_ood"].item() - metrics["pseudo_target"].item()) / data_gap
+    assert metrics["lam"].item() == pytest.approx(0.7 + 1e-3 * min(1, max(-1, 1 - excess)), rel=1e-6)
+    assert (metrics["lam"].item() < 0.7) == steep
     weighed = metrics["lam"] * metrics["loss_td"] + (1 - metrics["lam"]) * metrics["loss_ood"]
     assert loss.item() == pytest.approx(weighed.item(), rel=1e-5)
-    start, bound = (0.3000001, 0.3) if raised else (0.9899999, 0.99)
+    start, bound = (0.3000001, 0.3) if steep else (0.9899999, 0.99)
     mcq.lam.fill_(start)
     assert mcq.critic_loss(batch)[1]["lam"].item() == pytest.approx(bound, rel=1e-7)
 

@@ -33,8 +33,8 @@ from mildly.data.replay import Batch
 
 LAM_START, LAM_RANGE = 0.7, (0.3, 0.99)
 """Where lam = "auto" begins and may go: about the range in which the paper searched."""
-LAM_RATE, LAM_TOLERANCE = 1e-3, 0.5
-"""How fast it moves, and by how much of the critics' own error OOD values may exceed their targets."""
+LAM_RATE = 1e-3
+"""The most that it moves in a step."""
 
 
 @dataclass(frozen=True)
@@ -234,12 +234,17 @@ class MildlyConservative(ActorCritic):
         delta = c.delta + c.delta_scale * target.std() if c.delta_scale else c.delta
         values = self.critics(states, ood_actions)  # (critics, 2 batch, n)
         loss = mcb.ood_loss(values, target, delta=delta, one_sided=c.one_sided, mask=mask).sum()
-        return loss, {
+        metrics = {
             "loss_ood": loss.detach(),
             "q_ood": values.detach().mean(),
             "pseudo_target": target.mean(),
             "behaviour_spread": behaviour_actions.std(dim=-2, unbiased=False).mean(),
         }
+        if c.lam == "auto":
+            with torch.no_grad():
+                difference = self.critics(batch.observations, batch.actions) - target[: len(batch.actions)]
+            metrics["data_gap"] = difference.square().mean().sqrt()
+        return loss, metrics
 
     def behaviour_actions(self, states: Tensor, rows: Tensor) -> Tensor:
         """N actions a state from the behaviour model: kept ones if there are any, else fresh ones."""
@@ -257,17 +262,19 @@ class MildlyConservative(ActorCritic):
         return torch.stack([draw() for _ in range(self.critics.ensemble)])
 
     def adapted_lam(self, metrics: Metrics) -> Tensor:
-        """lam = "auto": OOD values may exceed their targets by half the critics' own error, not by more.
+        """lam = "auto": OOD values may exceed their targets by as much as the data's own actions differ from theirs.
 
-            lam <- clip(lam + rate * (1/2 - (mean Q(s_in, u) - mean y') / root mean square TD error), 0.3, 0.99)
+            gap      = mean Q(s_in, u) - mean y'(s_in)
+            data gap = root of the mean of (Q(s, a) - y'(s))^2
+            lam     <- clip(lam + rate * clip(1 - gap / data gap, -1, 1), 0.3, 0.99)
 
-        Where they stand higher, their term gains weight; where they are well in hand, the data's does. The critics'
-        error is the scale on which a difference of values means anything, so the rule knows no units.
+        Where they stand higher, their term gains weight; where they are in hand, the data's does. Data whose actions
+        differ much in value have shown what good actions look like, and a policy's may look as good.
         """
         assert self.lam is not None
         gap = metrics["q_ood"] - metrics["pseudo_target"]
-        error = (metrics["loss_td"] / self.critics.ensemble).sqrt()
-        self.lam.add_(LAM_RATE * (LAM_TOLERANCE - gap / error)).clamp_(*LAM_RANGE)
+        room = 1 - gap / metrics["data_gap"].clamp(min=1e-6)
+        self.lam.add_(LAM_RATE * room.clamp(-1, 1)).clamp_(*LAM_RANGE)
         return self.lam.clone()
 
     @classmethod
