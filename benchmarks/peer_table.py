@@ -6,11 +6,11 @@ Networks are 2 x 128 on Pendulum (preset `small`) and as large as in the papers 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mildly.algorithms import ALGORITHMS
-from mildly.algorithms.base import make_config
+from mildly.algorithms.base import Algorithm, make_config
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
 
@@ -34,6 +34,8 @@ class Peer:
     """What no option of either can make equal."""
     paper: str = "paper"
     """Our preset for all but Pendulum."""
+    algorithm: str | None = None
+    """Our algorithm, if it is not called as the comparison is."""
 
 
 _ANY: Names = {"batch_size": ("batch_size",), "normalise_observations": ("observation_scaler",)}
@@ -46,7 +48,14 @@ _CRITICS: Names = {
     "critic_lr": ("critic_learning_rate",),
 }
 _SOFT: Names = {**_CRITICS, "alpha_lr": ("temp_learning_rate",), "initial_alpha": ("initial_temperature",)}
-_PLAIN = {"layer_norm": False, "warm_up": 0, "cloning_steps": 0, "cloning_weight": 0.0}
+_PLAIN = {
+    "layer_norm": False,
+    "level_start": False,
+    "warm_up": 0,
+    "cloning_steps": 0,
+    "cloning_weight": 0.0,
+    "policy_tau": None,
+}
 _SOFT_HELD = {**_PLAIN, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
 _TEMPERATURE = (
     "temperature: theirs moves between the steps of critics and actor, ours before both; the slope of its loss is in "
@@ -89,7 +98,7 @@ PEERS: dict[str, Peer] = {
     "cql": Peer(
         config="CQLConfig",
         same={**_SOFT, "num_actions": ("n_action_samples",), "conservative_weight": ("conservative_weight",)},
-        held={**_SOFT_HELD, "gap_threshold": None},
+        held={**_SOFT_HELD, "gap_threshold": None, "gradient_actions": None},
         idle=("start_lr",),
         # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
         fixed={
@@ -158,10 +167,26 @@ PEERS: dict[str, Peer] = {
     ),
 }
 
+_CQL = PEERS["cql"]
+PEERS["cql-fast"] = replace(
+    _CQL,
+    algorithm="cql",
+    held={**_CQL.held, "gradient_actions": 4},
+    differences=(
+        "gap: its slope goes through all 30 actions there, here through 4 of them, drawn by their weight in it",
+        *_CQL.differences,
+    ),
+)
+
+
+def our_algorithm(name: str) -> type[Algorithm]:
+    """Our algorithm in a comparison."""
+    return ALGORITHMS[PEERS[name].algorithm or name]
+
 
 def our_config(name: str, data: Dataset) -> Any:
     """Our config: the preset, with what d3rlpy has no argument for set to what it does."""
-    peer, kind = PEERS[name], ALGORITHMS[name]
+    peer, kind = PEERS[name], our_algorithm(name)
     pendulum = (data.meta.env_id or "").startswith("Pendulum")
     return make_config(kind, "small" if pendulum else peer.paper, data.meta.name, peer.held)
 

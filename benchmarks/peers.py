@@ -31,9 +31,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer_table import PEERS, our_config, their_arguments
+from peer_table import PEERS, our_algorithm, our_config, their_arguments
 
-from mildly.algorithms import ALGORITHMS
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.registry import load_dataset
 from mildly.data.replay import Replay
@@ -52,7 +51,7 @@ class Ours:
     """A learner of ours with its minibatches."""
 
     def __init__(self, name: str, config: Any, data: Dataset, seed: int) -> None:
-        self.learner = ALGORITHMS[name](config, data.observation_size, data.action_size, seed=seed)
+        self.learner = our_algorithm(name)(config, data.observation_size, data.action_size, seed=seed)
         chosen = self.learner.select(data)
         self.learner.prepare(chosen)
         self.replay = Replay.of(chosen, self.learner.device, self.learner.scaling)
