@@ -162,8 +162,10 @@ def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_the
     pairs = zip(mcq.critics(batch.observations, batch.actions).flatten().tolist(), [*target, *target], strict=True)
     data_gap = math.sqrt(np.mean([(value - best.item()) ** 2 for value, best in pairs]))
     assert metrics["data_gap"].item() == pytest.approx(data_gap, rel=1e-4)
-    excess = (metrics["q_ood"].item() - metrics["pseudo_target"].item()) / data_gap
-    assert metrics["lam"].item() == pytest.approx(0.7 + 1e-3 * min(1, max(-1, 1 - excess)), rel=1e-6)
+    ood_gap = math.sqrt(metrics["loss_ood"].item() / 2)  # the loss is a sum over two critics
+    assert metrics["ood_gap"].item() == pytest.approx(ood_gap, rel=1e-4)
+    expected = 0.7 + 2e-4 * min(1, max(-1, 1 - (ood_gap / data_gap) ** 2))
+    assert metrics["lam"].item() == pytest.approx(expected, rel=1e-6)
     assert (metrics["lam"].item() < 0.7) == steep
     weighed = metrics["lam"] * metrics["loss_td"] + (1 - metrics["lam"]) * metrics["loss_ood"]
     assert loss.item() == pytest.approx(weighed.item(), rel=1e-5)

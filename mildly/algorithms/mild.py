@@ -33,7 +33,7 @@ from mildly.data.replay import Batch
 
 LAM_START, LAM_RANGE = 0.7, (0.3, 0.99)
 """Where lam = "auto" begins and may go: about the range in which the paper searched."""
-LAM_RATE = 1e-3
+LAM_RATE = 2e-4
 """The most that it moves in a step."""
 
 
@@ -242,8 +242,9 @@ class MildlyConservative(ActorCritic):
         }
         if c.lam == "auto":
             with torch.no_grad():
-                difference = self.critics(batch.observations, batch.actions) - target[: len(batch.actions)]
-            metrics["data_gap"] = difference.square().mean().sqrt()
+                of_data = self.critics(batch.observations, batch.actions)
+            metrics["ood_gap"] = (values.detach() - target.unsqueeze(-1)).square().mean().sqrt()
+            metrics["data_gap"] = (of_data - target[: len(batch.actions)]).square().mean().sqrt()
         return loss, metrics
 
     def behaviour_actions(self, states: Tensor, rows: Tensor) -> Tensor:
@@ -262,18 +263,16 @@ class MildlyConservative(ActorCritic):
         return torch.stack([draw() for _ in range(self.critics.ensemble)])
 
     def adapted_lam(self, metrics: Metrics) -> Tensor:
-        """lam = "auto": OOD values may exceed their targets by as much as the data's own actions differ from theirs.
+        """lam = "auto": OOD values may differ from the pseudo targets as much as the values of the data's actions do.
 
-            gap      = mean Q(s_in, u) - mean y'(s_in)
-            data gap = root of the mean of (Q(s, a) - y'(s))^2
-            lam     <- clip(lam + rate * clip(1 - gap / data gap, -1, 1), 0.3, 0.99)
+            ratio  = mean (Q(s_in, u) - y'(s_in))^2 / mean (Q(s, a) - y'(s))^2
+            lam   <- clip(lam + rate * clip(1 - ratio, -1, 1), 0.3, 0.99)
 
-        Where they stand higher, their term gains weight; where they are in hand, the data's does. Data whose actions
+        Where they differ more, their term gains weight; where they are in hand, the data's does. Data whose actions
         differ much in value have shown what good actions look like, and a policy's may look as good.
         """
         assert self.lam is not None
-        gap = metrics["q_ood"] - metrics["pseudo_target"]
-        room = 1 - gap / metrics["data_gap"].clamp(min=1e-6)
+        room = 1 - (metrics["ood_gap"] / metrics["data_gap"].clamp(min=1e-6)).square()
         self.lam.add_(LAM_RATE * room.clamp(-1, 1)).clamp_(*LAM_RANGE)
         return self.lam.clone()
 
