@@ -13,12 +13,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from mildly.actors import ACTORS, Actor
 from mildly.data.dataset import Array
 from mildly.data.normalise import Scaling
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
 from mildly.files import replacing
-from mildly.networks import ACTORS, Actor
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"

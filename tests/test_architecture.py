@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
     ("errors", "files", "device"),
     ("environments", "data", "theory"),
-    ("networks", "behaviour", "mcb"),
+    ("networks", "actors", "behaviour", "mcb"),
     ("policy",),
     ("algorithms", "run"),
     ("evaluation",),

@@ -11,13 +11,13 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, content, make_batch, make_dataset, tiny, train_tiny
 
+from mildly.actors import DeterministicActor, SoftGaussianActor, TanhGaussianActor
 from mildly.algorithms.base import make_config
 from mildly.algorithms.bc import BC
 from mildly.data.dataset import FIELDS, Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.select import best_episodes
 from mildly.errors import MildlyError
-from mildly.networks import DeterministicActor, SoftGaussianActor, TanhGaussianActor
 from mildly.policy import load_policy
 from mildly.training.loop import resume
 

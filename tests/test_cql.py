@@ -13,12 +13,13 @@ from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, plain_critic, re
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from mildly.actors import Actor
 from mildly.algorithms.base import make_config
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.sac import SAC
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError
-from mildly.networks import Actor, Critics
+from mildly.networks import Critics
 
 
 def changed_cql(**fields: Any) -> CQL:

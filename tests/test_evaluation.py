@@ -16,12 +16,12 @@ from conftest import mildly as command
 from conftest import train_tiny
 
 import mildly
+from mildly.actors import TanhGaussianActor
 from mildly.data.dataset import Meta
 from mildly.data.registry import load_dataset
 from mildly.environments import make_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import episode_seed, rollout
-from mildly.networks import TanhGaussianActor
 from mildly.policy import Policy
 
 

@@ -27,13 +27,14 @@ from conftest import (
 from conftest import weights as copied
 from torch import nn
 
+from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import expectile_loss, exponential_weights, family
 from mildly.algorithms.base import make_config
 from mildly.algorithms.iql import IQL, reward_scale
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.replay import Batch, Replay
 from mildly.errors import MildlyError
-from mildly.networks import Critics, Gaussian, GaussianActor, orthogonal_
+from mildly.networks import Critics, orthogonal_
 from mildly.policy import Policy, load_policy
 from mildly.training.loop import resume
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from mildly.networks import Critics, TanhGaussian, TanhGaussianActor, mlp, polyak_update
+from mildly.actors import TanhGaussian, TanhGaussianActor
+from mildly.networks import Critics, mlp, polyak_update
 
 
 @pytest.fixture

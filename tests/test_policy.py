@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mildly.actors import TanhGaussianActor
 from mildly.data.normalise import Scaling
 from mildly.errors import MildlyError
-from mildly.networks import TanhGaussianActor
 from mildly.policy import Policy, load_policy
 
 LOW, HIGH = (-2.0, 0.0), (1.0, 0.5)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
 
+from mildly.actors import Draw
 from mildly.algorithms.sac import SAC
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.replay import Replay
 from mildly.errors import MildlyError
-from mildly.networks import Draw
 
 
 def slow_td_target(sac: SAC, batch, bootstraps: list[bool], noise: torch.Tensor) -> list[float]:

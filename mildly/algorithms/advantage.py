@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, require
 from mildly.data.replay import Batch
-from mildly.networks import Gaussian, GaussianActor
 
 _FAMILIES = {
     "mujoco": r"(halfcheetah|hopper|walker2d)-(random|medium|medium-replay|medium-expert|expert)",

@@ -22,12 +22,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, batch_weights
 from mildly.algorithms.base import Metrics, minimise, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError
-from mildly.networks import Critics, Gaussian, GaussianActor, polyak_update
+from mildly.networks import Critics, polyak_update
 
 _HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden": (256, 256), "advantage_limit": 0.5, "baseline": "mean"}
 

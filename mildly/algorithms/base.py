@@ -18,13 +18,13 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 import torch
 from torch import Tensor, nn
 
+from mildly.actors import Actor
 from mildly.behaviour.cache import ActionCache
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
 from mildly.errors import MildlyError, unknown_name
-from mildly.networks import Actor
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]

@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mildly.actors import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.select import best_episodes
-from mildly.networks import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mildly.actors import Draw, TanhGaussian
 from mildly.algorithms.base import Metrics, minimise, require
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.replay import Batch
-from mildly.networks import Draw, TanhGaussian, polyak_update
+from mildly.networks import polyak_update
 
 _MULTIPLIER_MAX = 1e6
 

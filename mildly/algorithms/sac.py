@@ -21,10 +21,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mildly.actors import Draw, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, minimise, require
 from mildly.data.replay import Batch
-from mildly.networks import Draw, TanhGaussian, TanhGaussianActor, polyak_update
+from mildly.networks import polyak_update
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mildly.actors import DeterministicActor
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, minimise, require
 from mildly.data.replay import Batch
-from mildly.networks import DeterministicActor, normal, polyak_update
+from mildly.networks import normal, polyak_update
 
 _ACTOR_METRICS = ("loss_actor", "q_ood", "policy_distance")
 

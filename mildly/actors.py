@@ -1,0 +1,221 @@
+"""The actors, policies as networks, and the distributions of the actions that they take."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mildly.networks import mlp, normal
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Draw(NamedTuple):
+    """Actions drawn from a policy with their log-probabilities."""
+
+    actions: Tensor
+    log_prob: Tensor
+
+
+class TanhGaussian(NamedTuple):
+    """The distribution of tanh(z), z ~ N(mean, exp(log_std)^2), independently in each dimension."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def draw(self, generator: torch.Generator | None) -> Draw:
+        """One action a state, differentiable in the parameters, with its log-probability."""
+        noise = normal(self.mean.shape, self.mean, generator)
+        z = self.mean + self.log_std.exp() * noise
+        return Draw(torch.tanh(z), self._log_prob(z, noise))
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """N actions a state, (batch, n, action), without gradients."""
+        with torch.no_grad():
+            noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
+            return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise).tanh_()
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at 1e-6, so that +-1 is finite."""
+        z = 0.5 * (torch.log((1 + actions).clamp_min(1e-6)) - torch.log((1 - actions).clamp_min(1e-6)))
+        return self._log_prob(z, (z - self.mean) * torch.exp(-self.log_std))
+
+    def _log_prob(self, z: Tensor, noise: Tensor) -> Tensor:
+        """Sum over dimensions of log N(z) - log(1 - tanh(z)^2 + 1e-6).
+
+        1 - tanh(z)^2 is computed as 4 e / (1 + e)^2 with e = exp(-2|z|), which keeps its digits where
+        tanh(z) rounds to one.
+        """
+        e = torch.exp(-2 * z.abs())
+        squash = torch.log(4 * e / (1 + e).square() + 1e-6)
+        return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI - squash).sum(-1)
+
+
+class Gaussian(NamedTuple):
+    """N(mean, exp(log_std)^2), independently in each dimension. Nothing squashes it: a draw may leave [-1, 1]."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """N actions a state, (batch, n, action), without gradients."""
+        with torch.no_grad():
+            noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
+            std = self.log_std.exp().expand_as(self.mean)  # one for all states, or one each
+            return torch.addcmul(self.mean.unsqueeze(1), std.unsqueeze(1), noise)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log-density of given actions."""
+        noise = (actions - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * noise.square() - self.log_std - 0.5 * _LOG_2PI).sum(-1)
+
+
+class Actor(nn.Module):
+    """A policy's network. `kind` and `spec` are what a saved policy needs to build it again."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], **more: Any) -> None:
+        super().__init__()
+        sizes = {"observation_size": observation_size, "action_size": action_size, "hidden": list(hidden)}
+        self.spec: dict[str, Any] = {**sizes, **more}
+
+    @abstractmethod
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take, (batch, a): the policy's best guess, or a draw."""
+
+
+class TanhGaussianActor(Actor):
+    """pi(.|s): a network gives mean and log standard deviation of a Gaussian, squashed into [-1, 1] by tanh."""
+
+    kind = "tanh-gaussian"
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        super().__init__(observation_size, action_size, hidden, log_std_min=log_std_min, log_std_max=log_std_max)
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.net = mlp((observation_size, *hidden, 2 * action_size))
+
+    def forward(self, states: Tensor) -> TanhGaussian:
+        """The action distribution in each state."""
+        mean, log_std = self.net(states).chunk(2, dim=-1)
+        return TanhGaussian(mean, log_std.clamp(self.log_std_min, self.log_std_max))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: tanh(mean), or a draw."""
+        distribution = self(states)
+        return torch.tanh(distribution.mean) if deterministic else distribution.sample(1, generator)[:, 0]
+
+
+class GaussianActor(Actor):
+    """pi(.|s): a Gaussian around tanh of a network, with one log standard deviation a dimension for all states.
+
+    That deviation is a parameter, held within its bounds by clipping (`clip`), or by the path that a sigmoid takes
+    from the lower to the upper one (`sigmoid`).
+    """
+
+    kind = "gaussian"
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+        log_std_bound: str = "clip",
+    ) -> None:
+        if log_std_bound not in ("clip", "sigmoid"):
+            raise ValueError(f"log_std_bound is {log_std_bound!r}, expected 'clip' or 'sigmoid'")
+        bounds = {"log_std_min": log_std_min, "log_std_max": log_std_max, "log_std_bound": log_std_bound}
+        super().__init__(observation_size, action_size, hidden, **bounds)
+        self.log_std_min, self.log_std_max, self.log_std_bound = log_std_min, log_std_max, log_std_bound
+        self.net = mlp((observation_size, *hidden, action_size))
+        self.spread = nn.Parameter(torch.zeros(action_size))
+
+    @property
+    def log_std(self) -> Tensor:
+        """The log standard deviation of each dimension, within its bounds."""
+        if self.log_std_bound == "clip":
+            return self.spread.clamp(self.log_std_min, self.log_std_max)
+        return self.log_std_min + (self.log_std_max - self.log_std_min) * torch.sigmoid(self.spread)
+
+    def forward(self, states: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Gaussian:
+        """The action distribution in each state; with `dropout`, that share of the hidden units is left out."""
+        x = states
+        for layer in self.net:
+            x = layer(x)
+            if dropout and isinstance(layer, nn.ReLU):
+                x = x * torch.empty_like(x).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+        return Gaussian(torch.tanh(x), self.log_std)
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: the mean, or a draw, which ends at the bounds."""
+        distribution: Gaussian = self(states)
+        return distribution.mean if deterministic else distribution.sample(1, generator)[:, 0].clamp(-1, 1)
+
+
+class DeterministicActor(Actor):
+    """pi(s): one action a state, squashed into [-1, 1] by tanh."""
+
+    kind = "deterministic"
+
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]) -> None:
+        super().__init__(observation_size, action_size, hidden)
+        self.net = mlp((observation_size, *hidden, action_size))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """The action in each state."""
+        return torch.tanh(self.net(states))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """The action in each state, whether a draw is asked for or not."""
+        actions: Tensor = self(states)
+        return actions
+
+
+class SoftGaussianActor(Actor):
+    """pi(.|s): a Gaussian that is not squashed, whose bounds of the log standard deviation are soft and learnt too."""
+
+    kind = "soft-gaussian"
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std_min: float = -10.0,
+        log_std_max: float = 1.0,
+    ) -> None:
+        super().__init__(observation_size, action_size, hidden, log_std_min=log_std_min, log_std_max=log_std_max)
+        self.log_std_min = nn.Parameter(torch.full((action_size,), float(log_std_min)))
+        self.log_std_max = nn.Parameter(torch.full((action_size,), float(log_std_max)))
+        self.net = mlp((observation_size, *hidden, 2 * action_size), slope=0.1)
+
+    def forward(self, states: Tensor) -> Gaussian:
+        """The action distribution in each state."""
+        mean, log_std = self.net(states).chunk(2, dim=-1)
+        log_std = self.log_std_max - nn.functional.softplus(self.log_std_max - log_std)
+        return Gaussian(mean, self.log_std_min + nn.functional.softplus(log_std - self.log_std_min))
+
+    def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
+        """Actions to take: the mean, or a draw, which end at the bounds."""
+        distribution: Gaussian = self(states)
+        return (distribution.mean if deterministic else distribution.sample(1, generator)[:, 0]).clamp(-1, 1)
+
+
+ACTORS: dict[str, type[Actor]] = {
+    actor.kind: actor for actor in (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
+}
+"""The kinds of actor a saved policy can hold."""
