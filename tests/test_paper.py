@@ -282,7 +282,7 @@ def pretend(run: Run, name: str) -> None:
 
 def test_figures_are_drawn_from_the_runs_there_are(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    for lam in (0.5, 0.95):
+    for lam in (0.5, 0.95, "auto"):
         fields = {**run_fields("mcq"), "num_actions": 10, "lam": lam}
         run = train_tiny("mcq", tmp_path / f"runs/lam-{lam}", **{**fields, "steps": 40})
         pretend(run, "halfcheetah-medium-recollected")

@@ -39,7 +39,7 @@ def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> 
                 if belongs(result):
                     groups.setdefault(result.plan.config[parameter], []).append(result)
             score, value = axes[row][2 * i], axes[row][2 * i + 1]
-            for setting in sorted(groups):
+            for setting in sorted(groups, key=lambda value: (isinstance(value, str), value)):  # "auto" last
                 label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
                 alike = like_the_paper(groups[setting])
                 _draw(score, _curve(alike, _scores), label)
