@@ -224,7 +224,7 @@ def test_noise_and_delay_of_td3_come_back_when_asked_for():
 
 @pytest.mark.parametrize("kind", [MCQ, MCQTD3])
 def test_the_fast_preset_is_the_papers_but_for_what_makes_it_fast(kind):
-    changed = {"ood_actions", "behaviour_steps", "cache_actions"}
+    changed = {"ood_actions", "behaviour_steps", "cache_actions", "level_start"}
     paper, fast = (
         dataclasses.asdict(make_config(kind, preset, "hopper-medium-v2", {})) for preset in ("paper", "fast")
     )
