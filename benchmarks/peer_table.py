@@ -53,6 +53,7 @@ _PLAIN = {
     "level_start": False,
     "warm_up": 0,
     "cloning_steps": 0,
+    "return_weight": 0.0,
     "cloning_weight": 0.0,
     "policy_tau": None,
 }

@@ -114,9 +114,16 @@ def test_metrics_of_a_step_do_not_change_with_later_steps(name):
     assert not differing(metrics, kept)
 
 
-@every_algorithm
-def test_an_update_never_waits_for_the_device(name, monkeypatch):
-    learner = trained(name, 1)
+AVERAGED = {"policy_tau": 0.1}
+OPTIONS = {"mcq": {"lam": "auto", **AVERAGED}, "cql": {"gradient_actions": 4}, "td3": AVERAGED}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [*((name, {}) for name in ALGORITHMS), *OPTIONS.items()], ids=lambda value: str(value)
+)
+def test_an_update_never_waits_for_the_device(name, fields, monkeypatch):
+    learner = tiny(name, **fields)
+    learner.update(make_batch())
 
     def waits(*_args, **_kwargs):
         raise AssertionError("the update asked for a number on the host")

@@ -1,8 +1,6 @@
-"""A start at the level of the returns, a policy that is an average of the actor, and an OOD term that waits."""
+"""A start at the level of the returns, and a policy that is an average of the actor."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,12 +45,15 @@ def test_all_values_start_at_the_level_of_the_returns(name):
     assert learner.update(batch_of()).keys() == plain.update(batch_of()).keys()
 
 
-def test_a_level_is_another_origin_of_the_rewards():
+@pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql", "awac"])
+def test_a_level_is_another_origin_of_the_rewards(name):
     """With r - (1 - gamma) b inside an episode and r - b at a terminal state, all values are lower by b."""
-    shifted, centred = tiny("td3", seed=1, gamma=0.9), tiny("td3", seed=1, gamma=0.9)
+    rates = {"gamma": 0.9, "actor_lr": 0.01, "critic_lr": 0.01, "cloning_steps": 0}
+    shifted, centred = (tiny(name, seed=1, **rates) for _ in range(2))
+    before = weights(centred.pi)
     shifted.start_at(torch.tensor(7.0))
     centred.start_at(torch.tensor(0.0))
-    for step in range(5):
+    for step in range(40):
         batch = make_batch(seed=step)
         inner = 1 - batch.terminated
         rewards = batch.rewards - 7.0 * (1 - 0.9 * inner)
@@ -60,7 +61,9 @@ def test_a_level_is_another_origin_of_the_rewards():
         assert first["q_data"].item() == pytest.approx(second["q_data"].item() + 7.0, abs=1e-3)
         assert first["loss_td"].item() == pytest.approx(second["loss_td"].item(), rel=1e-3)
     for mine, other in zip(weights(shifted.pi), weights(centred.pi), strict=True):
-        torch.testing.assert_close(mine, other, atol=1e-3, rtol=0.0)
+        torch.testing.assert_close(mine, other, atol=1e-2, rtol=0.0)
+    moved = max((new - old).abs().max().item() for new, old in zip(weights(centred.pi), before, strict=True))
+    assert moved > 0.1
 
 
 # The average
@@ -70,10 +73,10 @@ def test_a_level_is_another_origin_of_the_rewards():
 def test_the_policy_is_a_running_average_of_the_actor(name):
     learner, plain = tiny(name, policy_tau=0.25, actor_lr=0.01), tiny(name, actor_lr=0.01)
     expected = weights(plain.pi)
-    for step in range(6):
+    for step, rate in enumerate((1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4)):
         learner.update(batch_of(step))
         plain.update(batch_of(step))
-        expected = [0.25 * new + 0.75 * old for new, old in zip(weights(plain.pi), expected, strict=True)]
+        expected = [rate * new + (1 - rate) * old for new, old in zip(weights(plain.pi), expected, strict=True)]
     assert same(weights(learner.pi), weights(plain.pi))  # the training knows nothing of it
     for got, by_hand in zip(weights(learner.actor()), expected, strict=True):
         torch.testing.assert_close(got, by_hand)
@@ -94,32 +97,3 @@ def test_a_restored_learner_has_the_average_too():
 def test_a_rate_out_of_range_is_an_error(rate):
     with pytest.raises(MildlyError, match="policy_tau must be in"):
         tiny("sac", policy_tau=rate)
-
-
-# The wait
-
-
-@pytest.mark.parametrize("name", ["mcq", "mcq-td3"])
-def test_the_ood_term_waits_for_kept_actions_while_the_actor_clones(name):
-    def learner_of(**fields: Any) -> Any:
-        learner = tiny(name, behaviour_steps=3, cache_actions=True, lam=0.6, **fields)
-        learner.prepare(DATA)
-        return learner
-
-    waiting, eager = learner_of(cloning_steps=6), learner_of()
-    seen = [["loss_ood" in learner.update(batch_of(step)) for step in range(8)] for learner in (waiting, eager)]
-    assert seen == [[False, False, *[True] * 6], [True] * 8]
-
-
-def test_until_then_the_critics_step_is_that_of_sac():
-    waiting = tiny("mcq", seed=2, behaviour_steps=3, cache_actions=True, cloning_steps=6)
-    sac = tiny("sac", seed=2, cloning_steps=6)
-    for learner in (waiting, sac):
-        learner.prepare(DATA)
-    for step in range(2):
-        ours, theirs = waiting.update(batch_of(step)), sac.update(batch_of(step))
-        assert torch.equal(ours["loss_critic"], theirs["loss_critic"])
-    assert same(weights(waiting.critics), weights(sac.critics))
-    waiting.update(batch_of(2))
-    sac.update(batch_of(2))
-    assert not same(weights(waiting.critics), weights(sac.critics))

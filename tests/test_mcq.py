@@ -143,7 +143,7 @@ def test_a_weight_of_the_ood_term_of_its_own_is_lams_loss_on_another_scale(lam):
 
 
 @pytest.mark.parametrize("steep", [False, True])
-def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_their_targets(steep):
+def test_a_lam_that_finds_itself_gives_way_where_ood_values_differ_more_from_their_targets_than_the_datas(steep):
     """By hand, in units of the data's own differences; the loss is weighed with the new lam."""
     mcq, batch = changed_mcq(lam="auto"), make_batch(ROWS)
     if steep:  # the policy takes actions, here those at the upper bound, that the critics think much better than all
@@ -172,6 +172,14 @@ def test_a_lam_that_finds_itself_moves_against_the_excess_of_ood_values_over_the
     start, bound = (0.3000001, 0.3) if steep else (0.9899999, 0.99)
     mcq.lam.fill_(start)
     assert mcq.critic_loss(batch)[1]["lam"].item() == pytest.approx(bound, rel=1e-7)
+
+
+def test_what_a_one_sided_term_does_not_count_does_not_move_lam_either():
+    mcq, batch = changed_mcq(lam="auto", one_sided=True, pseudo_critics="target"), make_batch(ROWS)
+    mcq.target_critics.biases[-1].data.add_(100.0)  # all values lie below their targets
+    metrics = mcq.critic_loss(batch)[1]
+    assert metrics["ood_gap"].item() == 0
+    assert metrics["lam"].item() == pytest.approx(0.7 + 2e-4, rel=1e-6)
 
 
 def test_fewer_ood_actions_estimate_the_same_term_without_bias():

@@ -216,6 +216,20 @@ def test_an_anchor_adds_the_cloning_loss_in_units_of_the_values_deviation(name):
         torch.testing.assert_close(whole, own + 0.3 * spread.item() * pull, atol=1e-5, rtol=1e-4)
 
 
+@every_method
+def test_actions_with_better_returns_weigh_more_if_asked_for(name):
+    """By hand, over all returns of the data; batches that are no rows of the data weigh all actions alike."""
+    learner, plain, batch = tiny(name, gamma=0.9, return_weight=1.5), tiny(name, gamma=0.9), batch_of()
+    learner.prepare(DATA)
+    assert same(weights(learner.critics), weights(plain.critics))
+    returns = np.array([slow_return(row, 0.9)[0] for row in range(len(DATA))])
+    raised = np.exp(1.5 * (returns - returns.mean()) / returns.std())[batch.rows.numpy()]
+    expected = (raised / raised.sum()) @ plain.cloning_losses(batch).detach().double().numpy()
+    assert learner.cloning_loss(batch).item() == pytest.approx(expected, rel=1e-4)
+    assert expected != pytest.approx(plain.cloning_loss(batch).item(), rel=1e-2)
+    assert torch.equal(learner.cloning_loss(make_batch()), plain.cloning_loss(make_batch()))
+
+
 # Then the method
 
 

@@ -1,12 +1,13 @@
 """What actor-critic methods have in common: two critics with targets, their update, and a start from the data.
 
 There is no such start by default. With `level_start` the critics begin at the data's mean discounted return, so that
-they need not first climb there from 0, one reward at a time: a change of the rewards' origin, and nothing else. In the
-first `warm_up` steps they regress on these returns, in the first `cloning_steps` the actor clones the data's actions,
-so that it begins to climb when the critics know a slope:
+they need not first climb there from 0, one reward at a time: another origin of the rewards, and nothing else where a
+method does not look at the size of values, as TD3+BC's weight, a floor or a ceiling do. In the first `warm_up` steps
+they regress on these returns, in the first `cloning_steps` the actor clones the data's actions, so that it begins to
+climb when the critics know a slope:
 
     critics   minimise mean w (Q_j(s, a) - G)^2,  G the return from this transition on, w how much of it the data show
-    actor     minimise its cloning loss
+    actor     minimise its cloning loss, in which an action weighs exp(return_weight * G), G in standard deviations
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ class ActorCriticConfig(AlgorithmConfig):
     """First steps, in which the actor clones the data's actions instead of climbing the critics' values."""
     start_lr: float = 1e-3
     """Learning rate of critics and actor in those steps."""
+    return_weight: float = 0.0
+    """How much more the actions with better returns weigh in the cloning loss; 0 for all alike. With 1, an action whose
+    return is one standard deviation above the data's mean weighs 2.7 times as much as one at the mean."""
     cloning_weight: float = 0.0
     """After them, weight of the cloning loss within the actor's, in units of the values' standard deviation over the
     data: an anchor. 0.05 is a light one."""
     policy_tau: float | None = None
-    """If given, the policy that acts is a running average of the actor, which follows it at this rate."""
+    """If given, the policy that acts is a running average of the actor, which follows it at this rate; in the first
+    1 / policy_tau steps it is their mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +68,7 @@ class ActorCriticConfig(AlgorithmConfig):
         require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
         for name in ("actor_lr", "critic_lr", "start_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
-        for name in ("warm_up", "cloning_steps", "cloning_weight"):
+        for name in ("warm_up", "cloning_steps", "return_weight", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         average = self.policy_tau
         require(average is None or 0 < average <= 1, "policy_tau", "in (0, 1]", average)
@@ -96,10 +101,13 @@ class ActorCritic(Algorithm):
     def prepare(self, dataset: Dataset) -> None:
         """Besides the scaling, the returns that the critics start from."""
         super().prepare(dataset)
-        if self.config.warm_up or self.config.level_start:
-            returns = Returns.of(dataset, self.config.gamma, self.device)
+        c = self.config
+        if not (c.warm_up or c.level_start or c.return_weight):
+            return
+        returns = Returns.of(dataset, c.gamma, self.device)
+        if c.warm_up or c.level_start:
             self.start_at(returns.level())
-            self.returns = returns if self.config.warm_up else None
+        self.returns = returns if c.warm_up or c.return_weight else None
 
     def start_at(self, level: Tensor) -> None:
         """Bring all values to a level; what is left to learn is their shape."""
@@ -116,7 +124,7 @@ class ActorCritic(Algorithm):
         self._set_rates()
         metrics = self.start(batch) if self.warming_up else self.learn(batch)
         if self.average_pi is not None and self.config.policy_tau is not None:
-            polyak_update(self.average_pi, self.pi, self.config.policy_tau)
+            polyak_update(self.average_pi, self.pi, max(self.config.policy_tau, 1 / self.updates))  # at first the mean
         return metrics
 
     def actor(self) -> Actor:
@@ -147,11 +155,20 @@ class ActorCritic(Algorithm):
         minimise(loss, self.pi_optimiser)
         return {"loss_cloning": loss.detach()}
 
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions; those with better returns weigh more, if asked for."""
+        losses, weight = self.cloning_losses(batch), self.config.return_weight
+        if not weight or self.returns is None or not len(batch.rows):
+            return losses.mean()
+        merit = self.returns.merit.index_select(0, batch.rows)
+        return (torch.softmax(weight * merit, dim=0) * losses).sum()
+
     def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """The critics' error against the data's returns; without known returns, the method's own TD error."""
         if self.returns is None or not len(batch.rows):
             return self.td_loss(batch)
-        return self.squared_error(batch, *(column.index_select(0, batch.rows) for column in self.returns))
+        value, weight = (column.index_select(0, batch.rows) for column in (self.returns.value, self.returns.weight))
+        return self.squared_error(batch, value, weight)
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
         """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
@@ -195,8 +212,8 @@ class ActorCritic(Algorithm):
         """y, what the value of (s, a) is trained towards; without gradients."""
 
     @abstractmethod
-    def cloning_loss(self, batch: Batch) -> Tensor:
-        """How far the actor is from the data's actions."""
+    def cloning_losses(self, batch: Batch) -> Tensor:
+        """How far the actor is from each of the data's actions, (batch,)."""
 
     @abstractmethod
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -68,8 +68,7 @@ class CQLConfig(SACConfig):
         super().__post_init__()
         require(self.num_actions >= 1, "num_actions", "at least 1", self.num_actions)
         require(self.conservative_weight >= 0, "conservative_weight", "at least 0", self.conservative_weight)
-        through, most = self.gradient_actions, 3 * self.num_actions
-        require(through is None or 1 <= through < most, "gradient_actions", f"from 1 to {most - 1}", through)
+        require(self.gradient_actions is None or self.gradient_actions >= 1, "gradient_actions", "at least 1", 0)
         threshold = self.gap_threshold
         require(threshold is None or threshold >= 0, "gap_threshold", "at least 0 or None", threshold)
 
@@ -156,7 +155,7 @@ class CQL(SAC):
         """Of the data's actions, (critics, batch), of the others, (critics, batch, 3n), and the gap's log-sum-exp."""
         through, states, data = self.config.gradient_actions, batch.observations, batch.actions.unsqueeze(1)
         others, log_density = self.other_actions(batch)
-        if through is None:
+        if through is None or through >= others.shape[1]:
             values: Tensor = self.critics(states, torch.cat([data, others], dim=1))  # (critics, batch, 1 + 3n)
             of_others = values[..., 1:]
             return values[..., 0], of_others, torch.logsumexp(of_others - log_density, dim=-1)

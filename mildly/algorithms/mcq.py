@@ -29,7 +29,7 @@ FAST: dict[str, Any] = {
     "cache_actions": True,
     "level_start": True,
 }
-"""What makes either form of MCQ fast. A regression on the data's returns is not part of it: alone it costs the scores."""
+"""What makes either form of MCQ fast. A regression on the data's returns is not: alone, it costs the scores."""
 ROBUST: dict[str, Any] = {
     **FAST,
     "num_actions": 5,
@@ -40,6 +40,7 @@ ROBUST: dict[str, Any] = {
     "layer_norm": True,
     "warm_up": 5_000,
     "cloning_steps": 10_000,
+    "return_weight": 1.0,
     "cloning_weight": 0.05,
     "policy_tau": 0.001,
 }

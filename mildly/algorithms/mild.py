@@ -153,7 +153,8 @@ class MildlyConservative(ActorCritic):
         self.behaviour_optimiser = self.adam(self.behaviour, **settings)
         self.ood_generator = self.random_stream(seed, "ood")
         self.cache: ActionCache | None = None
-        self.lam = torch.full((), LAM_START, device=self.device) if c.lam == "auto" else None
+        adapts = c.lam == "auto" and c.ood_weight is None
+        self.lam = torch.full((), LAM_START, device=self.device) if adapts else None
 
     def prepare(self, dataset: Dataset) -> None:
         """Besides what the method looks at, the states whose actions are kept."""
@@ -178,15 +179,6 @@ class MildlyConservative(ActorCritic):
         """Whether there is an OOD term at all."""
         return self.config.lam != 1 or self.config.ood_weight is not None
 
-    @property
-    def awaits_actions(self) -> bool:
-        """Whether the OOD term waits for the behaviour model's training, after which actions are drawn only once.
-
-        It can wait while the actor clones, and so takes no OOD actions.
-        """
-        steps = self.config.behaviour_steps
-        return self.cloning and self.cache is not None and steps is not None and self.updates < steps
-
     def update(self, batch: Batch) -> Metrics:
         """One step of the behaviour model while it trains, then the method's own with the critics' loss below."""
         steps = self.config.behaviour_steps
@@ -203,7 +195,7 @@ class MildlyConservative(ActorCritic):
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """lam * TD error + (1 - lam) * OOD term, summed over critics."""
         td_loss, metrics = super().critic_loss(batch)
-        if not self.mild or self.awaits_actions:
+        if not self.mild:
             return td_loss, metrics
         ood_loss, ood_metrics = self.ood_loss(batch)
         metrics |= ood_metrics
@@ -211,8 +203,7 @@ class MildlyConservative(ActorCritic):
             return td_loss + self.config.ood_weight * ood_loss, metrics
         lam: float | Tensor
         if self.config.lam == "auto":
-            lam = self.adapted_lam(metrics)
-            metrics["lam"] = lam
+            lam = metrics["lam"] = self.adapted_lam(metrics)
         else:
             lam = self.config.lam
         return lam * td_loss + (1 - lam) * ood_loss, metrics
@@ -240,10 +231,10 @@ class MildlyConservative(ActorCritic):
             "pseudo_target": target.mean(),
             "behaviour_spread": behaviour_actions.std(dim=-2, unbiased=False).mean(),
         }
-        if c.lam == "auto":
+        if self.lam is not None:
             with torch.no_grad():
                 of_data = self.critics(batch.observations, batch.actions)
-            metrics["ood_gap"] = (values.detach() - target.unsqueeze(-1)).square().mean().sqrt()
+            metrics["ood_gap"] = (loss.detach() / self.critics.ensemble).sqrt()
             metrics["data_gap"] = (of_data - target[: len(batch.actions)]).square().mean().sqrt()
         return loss, metrics
 
@@ -265,7 +256,7 @@ class MildlyConservative(ActorCritic):
     def adapted_lam(self, metrics: Metrics) -> Tensor:
         """lam = "auto": OOD values may differ from the pseudo targets as much as the values of the data's actions do.
 
-            ratio  = mean (Q(s_in, u) - y'(s_in))^2 / mean (Q(s, a) - y'(s))^2
+            ratio  = OOD term, mean (Q(s_in, u) - y'(s_in))^2, over mean (Q(s, a) - y'(s))^2
             lam   <- clip(lam + rate * clip(1 - ratio, -1, 1), 0.3, 0.99)
 
         Where they differ more, their term gains weight; where they are in hand, the data's does. Data whose actions

@@ -112,10 +112,10 @@ class TD3(ActorCritic):
         loss = self.anchored(-values[0].mean(), values[0], batch)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
-    def cloning_loss(self, batch: Batch) -> Tensor:
+    def cloning_losses(self, batch: Batch) -> Tensor:
         """The squared distance to the data's actions."""
-        loss: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1).mean()
-        return loss
+        losses: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1)
+        return losses
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """The one action a state, (states, 1, a)."""

@@ -22,12 +22,15 @@ class Returns(NamedTuple):
 
     value: Tensor
     weight: Tensor
+    merit: Tensor
+    """How many standard deviations a return lies above their mean."""
 
     @classmethod
     def of(cls, dataset: Dataset, gamma: float, device: torch.device) -> Returns:
         """The returns of all transitions."""
         value, weight = discounted_returns(dataset, gamma)
-        return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in (value, weight)))
+        merit = (value - value.mean()) / max(value.std(), 1e-9)
+        return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in (value, weight, merit)))
 
     def level(self) -> Tensor:
         """Their weighted mean."""
