@@ -145,11 +145,16 @@ def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path
     assert not list(run.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_every_algorithm_resumed_equals_uninterrupted_run(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [*((name, {}) for name in sorted(ALGORITHMS)), ("cql", {"gradient_actions": 2}), ("iql", {"level_start": True})],
+)
+def test_every_algorithm_resumed_equals_uninterrupted_run(
+    tmp_path: Path, algorithm: str, fields: dict[str, Any]
+) -> None:
     """Stopped at step 100, with scaled observations."""
-    alone = train_tiny(algorithm, tmp_path / "alone", normalise_observations=True).path
-    run = train_tiny(algorithm, tmp_path / "run", normalise_observations=True, steps=100).path
+    alone = train_tiny(algorithm, tmp_path / "alone", normalise_observations=True, **fields).path
+    run = train_tiny(algorithm, tmp_path / "run", normalise_observations=True, steps=100, **fields).path
     assert content(run) != content(alone)
     resume(run, steps=300)
     assert content(run) == content(alone)
