@@ -69,6 +69,10 @@ class Gaussian(NamedTuple):
             std = self.log_std.exp().expand_as(self.mean)  # one for all states, or one each
             return torch.addcmul(self.mean.unsqueeze(1), std.unsqueeze(1), noise)
 
+    def act(self, deterministic: bool, generator: torch.Generator | None) -> Tensor:
+        """One action a state to take: the mean, or a draw; both end at the bounds."""
+        return (self.mean if deterministic else self.sample(1, generator)[:, 0]).clamp(-1, 1)
+
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log-density of given actions."""
         noise = (actions - self.mean) * torch.exp(-self.log_std)
@@ -163,7 +167,7 @@ class GaussianActor(Actor):
     def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
         """Actions to take: the mean, or a draw, which ends at the bounds."""
         distribution: Gaussian = self(states)
-        return distribution.mean if deterministic else distribution.sample(1, generator)[:, 0].clamp(-1, 1)
+        return distribution.act(deterministic, generator)
 
 
 class DeterministicActor(Actor):
@@ -212,7 +216,7 @@ class SoftGaussianActor(Actor):
     def act(self, states: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
         """Actions to take: the mean, or a draw, which end at the bounds."""
         distribution: Gaussian = self(states)
-        return (distribution.mean if deterministic else distribution.sample(1, generator)[:, 0]).clamp(-1, 1)
+        return distribution.act(deterministic, generator)
 
 
 ACTORS: dict[str, type[Actor]] = {

@@ -41,15 +41,16 @@ def test_the_slope_is_on_average_that_of_all_actions():
     batch, whole, few = make_batch(8), learner_of(), learner_of(gradient_actions=2)
     expected, seen = slope(whole, batch), []
     random, other_actions = torch.Generator().manual_seed(5), few.other_actions
+    start = few.generator.get_state()
+
+    def then_random(given: Any) -> Any:
+        found = other_actions(given)
+        few.generator.manual_seed(int(torch.randint(2**40, (), generator=random)))
+        return found
+
+    few.other_actions = then_random  # type: ignore[method-assign]
     for _ in range(400):
-        few.generator.set_state(learner_of().generator.get_state())
-
-        def then_random(given: Any) -> Any:
-            found = other_actions(given)
-            few.generator.manual_seed(int(torch.randint(2**40, (), generator=random)))
-            return found
-
-        few.other_actions = then_random  # type: ignore[method-assign]
+        few.generator.set_state(start)
         seen.append(slope(few, batch))
     found = torch.stack(seen)
     error = found.std(dim=0) / len(seen) ** 0.5

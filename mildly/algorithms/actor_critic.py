@@ -55,8 +55,8 @@ class ActorCriticConfig(AlgorithmConfig):
     """How much more the actions with better returns weigh in the cloning loss; 0 for all alike. With 1, an action whose
     return is one standard deviation above the data's mean weighs 2.7 times as much as one at the mean."""
     cloning_weight: float = 0.0
-    """After them, weight of the cloning loss within the actor's, in units of the values' standard deviation over the
-    data: an anchor. 0.05 is a light one."""
+    """After the cloning steps, weight of that loss within the actor's, in units of the values' standard deviation over
+    the data: an anchor. 0.05 is a light one."""
     policy_tau: float | None = None
     """If given, the policy that acts is a running average of the actor, which follows it at this rate; in the first
     1 / policy_tau steps it is their mean."""

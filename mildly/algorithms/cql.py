@@ -68,7 +68,8 @@ class CQLConfig(SACConfig):
         super().__post_init__()
         require(self.num_actions >= 1, "num_actions", "at least 1", self.num_actions)
         require(self.conservative_weight >= 0, "conservative_weight", "at least 0", self.conservative_weight)
-        require(self.gradient_actions is None or self.gradient_actions >= 1, "gradient_actions", "at least 1", 0)
+        through = self.gradient_actions
+        require(through is None or through >= 1, "gradient_actions", "at least 1", through)
         threshold = self.gap_threshold
         require(threshold is None or threshold >= 0, "gap_threshold", "at least 0 or None", threshold)
 
