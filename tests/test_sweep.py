@@ -69,7 +69,8 @@ def test_a_spec_means_every_combination_and_names_only_what_is_crossed(tmp_path:
     jobs = expand(parsed(tmp_path, BOTH + "seeds = 2\n[fields]\nlam = [0.5, 0.7]\nbatch_size = 64\n"))
     names = [job.name for job in jobs]
     assert len(names) == 2 * 2 + 2 * 2 * 2
-    assert names[:2] == ["bc/pendulum-mixed/seed-0", "bc/pendulum-mixed/seed-1"]
+    assert names[:2] == ["bc/pendulum-mixed/seed-0", "bc/hopper-mixed/seed-0"]
+    assert [job.seed for job in jobs] == [0] * 6 + [1] * 6  # the picture is whole before it is sharp
     assert "mcq/hopper-mixed/lam=0.7/seed-1" in names
     assert {job.plan.config["batch_size"] for job in jobs} == {64}
     assert {(job.setting, job.plan.config["lam"]) for job in jobs if job.algorithm == "mcq"} == {
@@ -320,7 +321,7 @@ def test_scores_are_the_mean_and_deviation_over_seeds(tmp_path: Path, started: l
     jobs = jobs_of(tmp_path, "actor_lr = [0.001, 0.01]", seeds=2, steps=20)
     assert str(summarise(jobs, tmp_path / "out")["bc", "actor_lr=0.001"]["pendulum-mixed"]) == "-"
     run_sweep(jobs, tmp_path / "out")
-    for job, score in zip(jobs, (10.0, 30.0, 1.0, 2.0), strict=True):
+    for job, score in zip(jobs, (10.0, 1.0, 30.0, 2.0), strict=True):
         line = json.dumps({"step": 20, "score": score, "mean_return": 0.0})
         (tmp_path / "out" / job.name / "evaluations.jsonl").write_text(line + "\n")
     told = {row[1]: str(cells["pendulum-mixed"]) for row, cells in summarise(jobs, tmp_path / "out").items()}

@@ -174,7 +174,10 @@ def _field_names(kind: Any) -> set[str]:
 
 
 def expand(spec: Spec) -> list[Job]:
-    """Every job of a spec, in the spec's order. All that can be wrong with one is told now, before any runs."""
+    """Every job of a spec: all with the first seed, then all with the second, so that the picture is whole early.
+
+    All that can be wrong with a job is told now, before any runs.
+    """
     from mildly.algorithms import algorithm_named
 
     jobs, known = [], options_of_train()
@@ -192,7 +195,7 @@ def expand(spec: Spec) -> list[Job]:
         raise MildlyError(
             f"two jobs would be called {twice[0]}: a value is listed twice, or two data sets have the same name."
         )
-    return jobs
+    return sorted(jobs, key=lambda job: spec.seeds.index(job.seed))
 
 
 def _crossed(kind: Any, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
