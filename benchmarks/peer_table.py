@@ -51,7 +51,7 @@ _SOFT: Names = {**_CRITICS, "alpha_lr": ("temp_learning_rate",), "initial_alpha"
 _PLAIN = {
     "layer_norm": False,
     "level_start": False,
-    "warm_up": 0,
+    "return_mix": 0.0,
     "cloning_steps": 0,
     "return_weight": 0.0,
     "cloning_weight": 0.0,

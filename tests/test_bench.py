@@ -51,7 +51,7 @@ def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
     """In the preset `fast` neither the start from the data nor the behaviour model's training is timed."""
     learner = Candidate("mcq", "fast", 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}).learner
-    assert learner.updates > max(learner.config.warm_up, learner.config.behaviour_steps)
+    assert learner.updates > learner.config.behaviour_steps
     assert learner.cache.edition == 0
     assert "behaviour_optimiser.0.step" not in learner.state_dict()
 

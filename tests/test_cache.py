@@ -278,7 +278,7 @@ def test_a_learner_restored_to_other_weights_forgets_the_actions_it_kept():
 # Whole runs
 
 PHASES: dict[str, Any] = {
-    "warm_up": 6,
+    "return_mix": 0.2,
     "cloning_steps": 8,
     "behaviour_steps": 12,
     "cache_actions": True,
@@ -350,7 +350,7 @@ def test_deterministic_mcq_killed_in_every_phase_equals_an_uninterrupted_run(
 
 
 def test_each_of_the_phases_shows_in_the_result(tmp_path: Path, whole: Any) -> None:
-    changes = ({"warm_up": 0}, {"cloning_steps": 0}, {"behaviour_steps": 13}, {"refresh_every": None})
+    changes = ({"return_mix": 0.0}, {"cloning_steps": 0}, {"behaviour_steps": 13}, {"refresh_every": None})
     for number, change in enumerate(changes):
         other = train_tiny("mcq", tmp_path / str(number), **{**PHASES, **change, "eval_every": 40}).path
         assert content(other)["algorithm.critics.weights.0"] != whole["algorithm.critics.weights.0"]

@@ -450,7 +450,7 @@ def test_the_defaults_are_what_the_authors_recommend():
     assert (c.actor_lr, c.alpha_lr, c.critic_lr, c.start_lr) == (1e-4, 1e-4, 3e-4, 1e-4)
     assert (c.log_std_min, c.log_std_max, c.initial_alpha, c.alpha_first) == (-5.0, 2.0, 1.0, True)
     assert (c.conservative_weight, c.num_actions, c.gap_threshold, c.cloning_steps) == (5.0, 10, None, 40_000)
-    assert (c.normalise_observations, c.warm_up) == (False, 0)
+    assert (c.normalise_observations, c.return_mix) == (False, 0)
     learner = CQL(c, OBSERVATIONS, ACTIONS)
     assert [w.shape[1:] for w in learner.critics.weights] == [(5, 256), (256, 256), (256, 256), (256, 1)]
     assert learner.log_multiplier is None

@@ -269,7 +269,7 @@ def test_the_defaults_are_the_authors():
     c = make_config(TD3, "paper", "hopper-medium-v2", {})
     assert (c.hidden, c.batch_size, c.gamma, c.tau) == ((256, 256), 256, 0.99, 5e-3)
     assert (c.target_noise, c.target_noise_clip, c.actor_delay) == (0.2, 0.5, 2)
-    assert (c.actor_lr, c.critic_lr, c.warm_up, c.normalise_observations) == (3e-4, 3e-4, 0, False)
+    assert (c.actor_lr, c.critic_lr, c.return_mix, c.normalise_observations) == (3e-4, 3e-4, 0, False)
     learner = TD3(c, OBSERVATIONS, ACTIONS)
     assert [w.shape for w in learner.critics.weights] == [(2, 5, 256), (2, 256, 256), (2, 256, 1)]
     assert [tuple(layer.weight.shape) for layer in learner.pi.net[::2]] == [(256, 3), (256, 256), (2, 256)]

@@ -166,7 +166,7 @@ def test_the_defaults_are_the_authors():
     assert (c.alpha, c.normalise_observations) == (2.5, True)
     assert (c.hidden, c.batch_size, c.gamma, c.tau) == ((256, 256), 256, 0.99, 5e-3)
     assert (c.target_noise, c.target_noise_clip, c.actor_delay) == (0.2, 0.5, 2)
-    assert (c.actor_lr, c.critic_lr, c.warm_up, c.cloning_steps, c.cloning_weight) == (3e-4, 3e-4, 0, 0, 0)
+    assert (c.actor_lr, c.critic_lr, c.return_mix, c.cloning_steps, c.cloning_weight) == (3e-4, 3e-4, 0, 0, 0)
     small = make_config(TD3BC, "small", "", {})
     assert small == TD3BC.Config(**TD3.PRESETS["small"])
     assert small.normalise_observations

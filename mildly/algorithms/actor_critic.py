@@ -1,13 +1,17 @@
-"""What actor-critic methods have in common: two critics with targets, their update, and a start from the data.
+"""What actor-critic methods have in common: two critics with targets, their update, and what they learn from returns.
 
-There is no such start by default. With `level_start` the critics begin at the data's mean discounted return, so that
-they need not first climb there from 0, one reward at a time: another origin of the rewards, and nothing else where a
-method does not look at the size of values, as TD3+BC's weight, a floor or a ceiling do. In the first `warm_up` steps
-they regress on these returns, in the first `cloning_steps` the actor clones the data's actions, so that it begins to
-climb when the critics know a slope:
+The data show what each action was followed by, its discounted return G. By default only its rewards are used. With
+`level_start` the critics begin at the mean of G, so that they need not first climb there from 0, one reward at a time:
+another origin of the rewards, and nothing else where a method does not look at the size of values, as TD3+BC's weight,
+a floor or a ceiling do. With `return_mix` = k the critics learn from G itself:
 
-    critics   minimise mean w (Q_j(s, a) - G)^2,  G the return from this transition on, w how much of it the data show
-    actor     minimise its cloning loss, in which an action weighs exp(return_weight * G), G in standard deviations
+    critics   minimise mean (Q_j(s, a) - [(1 - k) y + k G])^2,  y the method's own target
+
+which is y of the policy for about 1 / k steps and of the data's own actions from then on (Geng et al. 2024, "Improving
+Offline RL by Blending Heuristics"). A fall far ahead is then known at once, and not after hundreds of sweeps.
+
+In the first `cloning_steps` the actor clones the data's actions, so that it begins to climb when the critics know a
+slope; an action weighs exp(return_weight * G) in it, G in standard deviations.
 """
 
 from __future__ import annotations
@@ -45,12 +49,13 @@ class ActorCriticConfig(AlgorithmConfig):
     """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
     level_start: bool = False
     """Start the critics' values at the data's mean discounted return instead of about 0."""
-    warm_up: int = 0
-    """First steps, in which the critics learn the data's own discounted returns and the actor waits or clones."""
+    return_mix: float = 0.0
+    """Weight of the data's own discounted returns in the critics' targets, from 0 (none) to 1 (nothing else). 0.1 suits
+    data of one policy, or of a few."""
     cloning_steps: int = 0
     """First steps, in which the actor clones the data's actions instead of climbing the critics' values."""
     start_lr: float = 1e-3
-    """Learning rate of critics and actor in those steps."""
+    """Learning rate of the actor in those steps."""
     return_weight: float = 0.0
     """How much more the actions with better returns weigh in the cloning loss; 0 for all alike. With 1, an action whose
     return is one standard deviation above the data's mean weighs 2.7 times as much as one at the mean."""
@@ -68,7 +73,8 @@ class ActorCriticConfig(AlgorithmConfig):
         require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
         for name in ("actor_lr", "critic_lr", "start_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
-        for name in ("warm_up", "cloning_steps", "return_weight", "cloning_weight"):
+        require(0 <= self.return_mix <= 1, "return_mix", "in [0, 1]", self.return_mix)
+        for name in ("cloning_steps", "return_weight", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         average = self.policy_tau
         require(average is None or 0 < average <= 1, "policy_tau", "in (0, 1]", average)
@@ -99,15 +105,13 @@ class ActorCritic(Algorithm):
         return Critics(self.observation_size, self.action_size, c.hidden, layer_norm=c.layer_norm)
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides the scaling, the returns that the critics start from."""
+        """Besides the scaling, the returns if anything is to be learnt from them."""
         super().prepare(dataset)
         c = self.config
-        if not (c.warm_up or c.level_start or c.return_weight):
-            return
-        returns = Returns.of(dataset, c.gamma, self.device)
-        if c.warm_up or c.level_start:
-            self.start_at(returns.level())
-        self.returns = returns if c.warm_up or c.return_weight else None
+        if c.level_start or c.return_mix or c.return_weight:
+            self.returns = Returns.of(dataset, c.gamma, self.device)
+        if c.level_start and self.returns is not None:
+            self.start_at(self.returns.level())
 
     def start_at(self, level: Tensor) -> None:
         """Bring all values to a level; what is left to learn is their shape."""
@@ -115,14 +119,14 @@ class ActorCritic(Algorithm):
             critics.biases[-1].data.fill_(level)
 
     def skip_start(self) -> None:
-        """Go to the end of the start from the data."""
-        self.updates = max(self.config.warm_up, self.config.cloning_steps)
+        """Go to the end of the cloning."""
+        self.updates = self.config.cloning_steps
 
     def update(self, batch: Batch) -> Metrics:
-        """One step: of the critics' start from the data, and after it of the method itself."""
+        """One step of the method, and of the average of its actors."""
         self.updates += 1
         self._set_rates()
-        metrics = self.start(batch) if self.warming_up else self.learn(batch)
+        metrics = self.learn(batch)
         if self.average_pi is not None and self.config.policy_tau is not None:
             polyak_update(self.average_pi, self.pi, max(self.config.policy_tau, 1 / self.updates))  # at first the mean
         return metrics
@@ -132,22 +136,9 @@ class ActorCritic(Algorithm):
         return self.pi if self.average_pi is None else self.average_pi
 
     @property
-    def warming_up(self) -> bool:
-        """Whether the critics still learn the data's returns."""
-        return self.updates <= self.config.warm_up
-
-    @property
     def cloning(self) -> bool:
         """Whether the actor still clones."""
         return self.updates <= self.config.cloning_steps
-
-    def start(self, batch: Batch) -> Metrics:
-        """One supervised step; the targets are the critics themselves."""
-        loss, metrics = self.start_loss(batch)
-        minimise(loss, self.critic_optimiser)
-        polyak_update(self.target_critics, self.critics, 1.0)
-        metrics |= {"loss_critic": loss.detach()}
-        return metrics | self.clone(batch) if self.cloning else metrics
 
     def clone(self, batch: Batch) -> Metrics:
         """One step of the actor towards the data's actions."""
@@ -162,13 +153,6 @@ class ActorCritic(Algorithm):
             return losses.mean()
         merit = self.returns.merit.index_select(0, batch.rows)
         return (torch.softmax(weight * merit, dim=0) * losses).sum()
-
-    def start_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The critics' error against the data's returns; without known returns, the method's own TD error."""
-        if self.returns is None or not len(batch.rows):
-            return self.td_loss(batch)
-        value, weight = (column.index_select(0, batch.rows) for column in (self.returns.value, self.returns.weight))
-        return self.squared_error(batch, value, weight)
 
     def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
         """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
@@ -186,18 +170,23 @@ class ActorCritic(Algorithm):
         return self.td_loss(batch)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The temporal-difference error, summed over critics."""
-        return self.squared_error(batch, self.td_target(batch))
-
-    def squared_error(self, batch: Batch, target: Tensor, weight: float | Tensor = 1.0) -> tuple[Tensor, Metrics]:
-        """The weighted squared error of the data's values, averaged over the batch and summed over critics."""
+        """The temporal-difference error, averaged over the batch and summed over critics."""
+        target = self.mixed_target(batch)
         values = self.critics(batch.observations, batch.actions)  # (critics, batch)
-        loss = (weight * (values - target).square()).mean(dim=-1).sum()
+        loss = (values - target).square().mean(dim=-1).sum()
         return loss, {
             "loss_td": loss.detach(),
             "q_data": values.detach().mean(),
             "q_target": target.mean(),
         }
+
+    def mixed_target(self, batch: Batch) -> Tensor:
+        """The method's target, mixed with the data's return as far as the data show it, if asked for."""
+        target, mix = self.td_target(batch), self.config.return_mix
+        if not mix or self.returns is None or not len(batch.rows):
+            return target
+        value, shown = (column.index_select(0, batch.rows) for column in (self.returns.value, self.returns.weight))
+        return torch.lerp(target, value, mix * shown)
 
     @abstractmethod
     def build_actor(self) -> Actor:
@@ -222,4 +211,3 @@ class ActorCritic(Algorithm):
     def _set_rates(self) -> None:
         c = self.config
         self.pi_optimiser.param_groups[0]["lr"] = c.start_lr if self.cloning else c.actor_lr
-        self.critic_optimiser.param_groups[0]["lr"] = c.start_lr if self.warming_up else c.critic_lr

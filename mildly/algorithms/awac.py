@@ -102,7 +102,7 @@ class AWAC(AdvantageWeighted):
         return Critics(*sizes, c.hidden, layer_norm=c.layer_norm, ceiling=c.value_ceiling)
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides what the critics start from, whether the ceiling can be right."""
+        """Besides what is learnt from returns, whether the ceiling can be right."""
         ceiling, best = self.config.value_ceiling, float(dataset.rewards.max())
         if ceiling is not None and best > 0 and best / (1 - self.config.gamma) > ceiling:
             raise MildlyError(

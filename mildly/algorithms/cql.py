@@ -54,7 +54,7 @@ class CQLConfig(SACConfig):
     cloning_steps: int = 40_000
     """First steps, in which the actor climbs the likelihood of the data's actions instead of the critics' values."""
     start_lr: float = 1e-4
-    """Learning rate of the actor in those steps (and of critics that warm up)."""
+    """Learning rate of the actor in those steps."""
     num_actions: int = 10
     """n: actions drawn uniformly, from pi(.|s) and from pi(.|s'), that many of each, in every state."""
     gradient_actions: int | None = None
@@ -136,7 +136,7 @@ class CQL(SAC):
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """TD error + weighted gap, summed over critics."""
-        c, target = self.config, self.td_target(batch)
+        c, target = self.config, self.mixed_target(batch)
         of_data, of_others, soft_maximum = self.values(batch)
         td_loss = (of_data - target).square().mean(dim=-1).sum()
         gap = (soft_maximum - of_data).mean(dim=-1)  # (critics,)

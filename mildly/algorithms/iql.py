@@ -112,7 +112,7 @@ class IQL(AdvantageWeighted):
         return critics
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides what the critics start from, the scale of the rewards."""
+        """Besides what is learnt from returns, the scale of the rewards."""
         if self.config.reward_scaling:
             self.reward_scale = reward_scale(dataset)
             rewards = np.asarray(dataset.rewards) * np.float32(self.reward_scale)
@@ -128,11 +128,6 @@ class IQL(AdvantageWeighted):
         """One step on the batch with its rewards scaled and its actions clipped."""
         rewards, actions = batch.rewards * self.reward_scale, batch.actions.clamp(-ACTION_LIMIT, ACTION_LIMIT)
         return super().update(batch._replace(rewards=rewards, actions=actions))
-
-    def start(self, batch: Batch) -> Metrics:
-        """The start from the data; V follows the critics."""
-        metrics = super().start(batch)
-        return metrics | self.update_value(batch, self.lowest_value(batch))
 
     def learn(self, batch: Batch) -> Metrics:
         """One step of V, actor, critics and targets."""
@@ -194,7 +189,6 @@ class IQL(AdvantageWeighted):
     def _set_rates(self) -> None:
         super()._set_rates()
         c = self.config
-        self.value_optimiser.param_groups[0]["lr"] = c.start_lr if self.warming_up else c.value_lr
         if c.decay_steps is not None and not self.cloning:
             done = min((self.updates - 1) / c.decay_steps, 1.0)
             self.pi_optimiser.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))

@@ -29,7 +29,7 @@ FAST: dict[str, Any] = {
     "cache_actions": True,
     "level_start": True,
 }
-"""What makes either form of MCQ fast. A regression on the data's returns is not: alone, it costs the scores."""
+"""What makes either form of MCQ fast."""
 ROBUST: dict[str, Any] = {
     **FAST,
     "num_actions": 5,
@@ -38,10 +38,10 @@ ROBUST: dict[str, Any] = {
     "behaviour": "flow",
     "normalise_observations": True,
     "layer_norm": True,
-    "warm_up": 5_000,
-    "cloning_steps": 10_000,
+    "return_mix": 0.1,
+    "cloning_steps": 5_000,
     "return_weight": 1.0,
-    "cloning_weight": 0.05,
+    "cloning_weight": 0.01,
     "policy_tau": 0.001,
 }
 """What is to keep either form from falling below behaviour cloning on the way."""

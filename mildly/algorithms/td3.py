@@ -69,12 +69,6 @@ class TD3(ActorCritic):
         """A deterministic actor."""
         return DeterministicActor(self.observation_size, self.action_size, self.config.hidden).to(self.device)
 
-    def start(self, batch: Batch) -> Metrics:
-        """The start from the data; the actor's target is the actor."""
-        metrics = super().start(batch)
-        polyak_update(self.target_pi, self.pi, 1.0)
-        return metrics
-
     def learn(self, batch: Batch) -> Metrics:
         """One step of the critics, and every `actor_delay`-th time of actor and targets."""
         metrics = self.update_critics(batch)

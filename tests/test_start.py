@@ -1,4 +1,4 @@
-"""The start from the data: what the first steps learn and leave alone, and that the method's own steps follow."""
+"""What is learnt from returns and by cloning, what it leaves alone, and that the method's own steps follow."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ CPU = torch.device("cpu")
 DATA = make_dataset()
 METHODS = ("mcq", "mcq-td3", "sac", "td3")
 every_method = pytest.mark.parametrize("name", METHODS)
+every_algorithm = pytest.mark.parametrize("name", [*METHODS, "td3-bc", "cql", "iql", "awac"])
 
 
-def starting(name: str, steps: int = 3, **fields: Any) -> Any:
-    """A learner that begins with a start from the data."""
-    learner = tiny(name, warm_up=steps, **{"gamma": 0.9, **fields})
+def starting(name: str, **fields: Any) -> Any:
+    """A learner that has seen the data."""
+    learner = tiny(name, **{"gamma": 0.9, **fields})
     learner.prepare(DATA)
     return learner
 
@@ -50,89 +51,60 @@ def slow_return(row: int, gamma: float) -> tuple[float, float]:
 
 
 @every_method
-def test_the_critics_minimise_the_weighted_error_against_the_datas_returns(name):
-    learner, batch = starting(name), batch_of()
+@pytest.mark.parametrize("mix", [0.3, 1.0])
+def test_the_critics_target_mixes_the_datas_returns_in_as_far_as_they_are_shown(name, mix):
+    """By hand, from the method's own target with the same draws."""
+    learner, twin, batch = starting(name, return_mix=mix), starting(name), batch_of()
     returns = [slow_return(row, 0.9) for row in batch.rows.tolist()]
-    assert len({weight for _, weight in returns}) > 2
-    critics, expected = [Layers.of_critic(learner.critics, j) for j in range(2)], 0.0
-    for i, (value, weight) in enumerate(returns):
-        for critic in critics:
-            expected += weight * (critic(batch.observations[i], batch.actions[i])[0] - value) ** 2 / len(returns)
+    assert len({shown for _, shown in returns}) > 2
+    own = twin.td_target(batch).double().tolist()
+    assert torch.equal(starting(name).mixed_target(batch), starting(name).td_target(batch))
+    expected = [
+        (1 - mix * shown) * y + mix * shown * value for y, (value, shown) in zip(own, returns, strict=True)
+    ]  # a return of which the log shows half counts half
+    target = learner.mixed_target(batch)
+    assert not target.requires_grad
+    np.testing.assert_allclose(target.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@every_algorithm
+def test_every_method_s_critics_learn_from_the_mixed_target(name):
+    learner, twin, batch = starting(name, return_mix=0.3), starting(name), batch_of()
     metrics = learner.update(batch)
-    assert metrics["loss_critic"].item() == pytest.approx(expected, rel=1e-4)
-    assert metrics["loss_td"].item() == pytest.approx(expected, rel=1e-4)
-    assert metrics["q_target"].item() == pytest.approx(np.mean([value for value, _ in returns]), rel=1e-4)
-    assert not {"loss_ood", "loss_actor", "alpha", "lam"} & metrics.keys()
+    assert metrics["q_target"].item() != pytest.approx(twin.update(batch)["q_target"].item(), rel=1e-3)
+    assert {key for key in metrics if key.startswith("loss_")} >= {"loss_td", "loss_critic"}
+
+
+def test_with_returns_alone_the_values_are_the_data_s_own():
+    """Mixed in with weight 1, of episodes that end: the policy no longer matters, and TD errors are return errors."""
+    learner, batch = starting("td3", return_mix=1.0), batch_of()
+    ended = torch.tensor([slow_return(row, 0.9)[1] == 1 for row in batch.rows.tolist()])
+    assert ended.any()
+    assert not ended.all()
+    with torch.no_grad():
+        learner.target_critics.biases[-1].add_(100.0)
+    values = torch.tensor([slow_return(row, 0.9)[0] for row in batch.rows.tolist()])
+    torch.testing.assert_close(learner.mixed_target(batch)[ended], values[ended], rtol=1e-5, atol=1e-5)
+    assert (learner.mixed_target(batch)[~ended] - values[~ended]).abs().min() > 1
 
 
 @every_method
-def test_the_critics_begin_at_the_level_of_the_returns_if_they_start_from_them(name):
-    values, weight = zip(*(slow_return(row, 0.9) for row in range(len(DATA))), strict=True)
-    level = np.average(values, weights=weight)
-    learner, plain = starting(name), tiny(name)
-    plain.prepare(DATA)
-    for critics in (learner.critics, learner.target_critics):
-        assert critics.biases[-1].flatten().tolist() == pytest.approx([level, level], rel=1e-5)
-    assert same(weights(learner.critics)[:-1], weights(tiny(name).critics)[:-1])
-    assert same(weights(plain.critics), weights(tiny(name).critics))
-
-
-@every_method
-def test_the_start_teaches_the_critics_the_returns(name):
-    learner = starting(name, 300, hidden=(32, 32), start_lr=3e-3)
-    errors = [learner.update(batch_of(step, 60))["loss_critic"].item() for step in range(300)]
-    assert np.mean(errors[-10:]) < 0.3 * np.mean(errors[:10])
-
-
-@every_method
-def test_the_start_gives_gradients_to_the_critics_alone(name):
-    learner = starting(name)
-    learner.start_loss(batch_of())[0].backward()
+def test_the_mixed_target_gives_gradients_to_the_critics_alone(name):
+    learner = starting(name, return_mix=0.5)
+    learner.td_loss(batch_of())[0].backward()
     parts = {key: value for key, value in vars(learner).items() if isinstance(value, torch.nn.Module)}
     assert {key for key, part in parts.items() if any(p.grad is not None for p in part.parameters())} == {"critics"}
 
 
 @every_method
-def test_batches_that_are_no_rows_of_the_data_are_learnt_from_by_the_methods_own_error(name):
+def test_batches_that_are_no_rows_of_the_data_are_learnt_from_by_the_methods_own_target(name):
     """As in online training, where there are no returns yet."""
-    unprepared, prepared = (lambda: tiny(name, warm_up=3, gamma=0.9)), (lambda: starting(name))
+    unprepared, prepared = (lambda: tiny(name, return_mix=0.5, gamma=0.9)), (lambda: starting(name, return_mix=0.5))
     for make, batch in ((unprepared, batch_of()), (prepared, make_batch())):
-        learner, twin = make(), make()
-        expected = twin.td_loss(batch)[0]
-        assert torch.equal(learner.update(batch)["loss_critic"], expected.detach())
-        assert same(weights(learner.pi), weights(twin.pi))
-
-
-@every_method
-def test_the_targets_are_the_critics_during_the_start(name):
-    learner = starting(name)
-    for step in range(3):
-        before = weights(learner.critics)
-        learner.update(batch_of(step))
-        assert not same(before, weights(learner.critics))
-        assert same(weights(learner.critics), weights(learner.target_critics))
-    learner.update(batch_of(3))
-    learner.update(batch_of(4))
-    assert not same(weights(learner.critics), weights(learner.target_critics))
+        assert torch.equal(make().mixed_target(batch), make().td_target(batch))
 
 
 # The actor
-
-
-@every_method
-@pytest.mark.parametrize("cloning_steps", [0, 2, 3])
-def test_the_actor_waits_unless_it_is_to_clone_and_the_temperature_always_does(name, cloning_steps):
-    learner = starting(name, cloning_steps=cloning_steps)
-    for step in range(3):
-        before = weights(learner.pi)
-        metrics = learner.update(batch_of(step))
-        assert ("loss_cloning" in metrics) == (step < cloning_steps)
-        assert same(before, weights(learner.pi)) == (step >= cloning_steps)
-        if hasattr(learner, "target_pi"):
-            assert same(weights(learner.pi), weights(learner.target_pi))
-    if hasattr(learner, "log_alpha"):
-        assert learner.log_alpha.item() == 0.0
-        assert "alpha_optimiser.0.step" not in learner.state_dict()
 
 
 @pytest.mark.parametrize("name", ["td3", "mcq-td3"])
@@ -166,17 +138,14 @@ def test_the_cloning_loss_reaches_the_actor_alone(name):
 
 
 @every_method
-@pytest.mark.parametrize("warm_up", [0, 2])
-def test_an_actor_that_clones_for_longer_leaves_the_critics_to_the_method(name, warm_up):
+def test_an_actor_that_clones_leaves_the_critics_to_the_method(name):
     """In such a step the critics take the method's step, the actor the cloning one, and the temperature none."""
     fields = {"gamma": 0.9, "start_lr": 0.01, "actor_lr": 0.01, "critic_lr": 0.003}
-    learner, twin = starting(name, warm_up, cloning_steps=4, **fields), tiny(name, **fields)
+    learner, twin = starting(name, cloning_steps=4, **fields), tiny(name, **fields)
     for step in range(4):
         twin.load_state_dict(learner.state_dict())
         batch, before = batch_of(step), weights(learner.target_critics)
         metrics = learner.update(batch)
-        if step < warm_up:
-            continue
         if hasattr(twin, "behaviour"):
             twin.update_behaviour(batch)
         twin.updates += 1
@@ -189,6 +158,7 @@ def test_an_actor_that_clones_for_longer_leaves_the_critics_to_the_method(name, 
             for old, new, target in zip(before, weights(learner.critics), weights(learner.target_critics), strict=True):
                 torch.testing.assert_close(target, 0.005 * new + 0.995 * old)
             assert learner.log_alpha.item() == 0.0
+            assert "alpha_optimiser.0.step" not in learner.state_dict()
     moved = learner.update(batch_of(9))
     assert "loss_cloning" not in moved
     assert "loss_actor" in moved
@@ -234,9 +204,8 @@ def test_actions_with_better_returns_weigh_more_if_asked_for(name):
 
 
 @every_method
-@pytest.mark.parametrize("cloning_steps", [0, 3])
-def test_the_step_after_the_start_is_the_methods_own(name, cloning_steps):
-    learner, plain = starting(name, cloning_steps=cloning_steps), tiny(name, gamma=0.9)
+def test_the_step_after_the_cloning_is_the_methods_own(name):
+    learner, plain = starting(name, cloning_steps=3), tiny(name, gamma=0.9)
     for step in range(3):
         learner.update(batch_of(step))
     plain.load_state_dict(tiny(name, gamma=0.9).state_dict() | learner.state_dict())
@@ -249,40 +218,37 @@ def test_the_step_after_the_start_is_the_methods_own(name, cloning_steps):
 
 
 @every_method
-def test_learning_rates_are_the_starts_own_and_then_the_methods(name):
+def test_the_actor_s_learning_rate_is_the_cloning_s_own_and_then_the_method_s(name):
     fields = {"start_lr": 0.02, "actor_lr": 0.001, "critic_lr": 0.003}
-    learner = starting(name, 2, cloning_steps=3, **fields)
+    learner = starting(name, cloning_steps=3, **fields)
     for step in range(5):
         learner.update(batch_of(step))
         rates = [optimiser.param_groups[0]["lr"] for optimiser in (learner.pi_optimiser, learner.critic_optimiser)]
-        assert rates == [0.02 if step < 3 else 0.001, 0.02 if step < 2 else 0.003]
+        assert rates == [0.02 if step < 3 else 0.001, 0.003]
 
 
-def test_a_first_step_has_the_length_of_the_starts_learning_rate():
+def test_a_first_step_has_the_length_of_the_cloning_s_learning_rate():
     """Adam's first step moves a weight with a gradient by its learning rate."""
-    learner = starting("td3", cloning_steps=1, start_lr=0.02, actor_lr=0.5, critic_lr=0.5)
-    for part in (learner.critics, learner.pi):
-        part.before = weights(part)
+    learner = starting("td3", cloning_steps=1, start_lr=0.02, actor_lr=0.5)
+    before = weights(learner.pi)
     learner.update(batch_of())
-    for part in (learner.critics, learner.pi):
-        moved = max((a - b).abs().max().item() for a, b in zip(part.before, weights(part), strict=True))
-        assert moved == pytest.approx(0.02, rel=1e-3)
+    moved = max((a - b).abs().max().item() for a, b in zip(before, weights(learner.pi), strict=True))
+    assert moved == pytest.approx(0.02, rel=1e-3)
 
 
 @every_method
-def test_the_start_can_be_skipped(name):
-    for fields in ({"warm_up": 1000}, {"warm_up": 10, "cloning_steps": 1000}):
-        learner = tiny(name, **fields)
-        learner.skip_start()
-        metrics = learner.update(batch_of())
-        assert "loss_actor" in metrics
-        assert "loss_cloning" not in metrics
+def test_the_cloning_can_be_skipped(name):
+    learner = tiny(name, cloning_steps=1000)
+    learner.skip_start()
+    metrics = learner.update(batch_of())
+    assert "loss_actor" in metrics
+    assert "loss_cloning" not in metrics
 
 
-def test_the_behaviour_model_learns_during_the_start_too_and_is_skipped_with_it():
-    learner = starting("mcq", 4, behaviour_steps=2)
+def test_the_behaviour_model_learns_during_the_cloning_too_and_is_skipped_with_it():
+    learner = starting("mcq", cloning_steps=4, behaviour_steps=2)
     assert ["loss_behaviour" in learner.update(batch_of(step)) for step in range(6)] == 2 * [True] + 4 * [False]
-    learner = starting("mcq", 4, behaviour_steps=9)
+    learner = starting("mcq", cloning_steps=4, behaviour_steps=9)
     learner.skip_start()
     metrics = learner.update(batch_of())
     assert "loss_behaviour" not in metrics
@@ -348,7 +314,7 @@ def test_normalised_critics_keep_what_they_are_in_their_targets():
 # Lines of the log while the metrics change
 
 
-START = {"warm_up": 7, "behaviour_steps": 12, "cloning_steps": 9, "eval_every": 0, "steps": 23}
+START = {"behaviour_steps": 12, "cloning_steps": 9, "eval_every": 0, "steps": 23}
 
 
 def test_a_line_holds_the_mean_of_each_metric_over_the_steps_that_had_it(tmp_path: Path) -> None:
