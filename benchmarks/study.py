@@ -62,6 +62,19 @@ def _cell(results: Sequence[Result], best: float) -> str:
     return f"**{text}**" if _mean(results) == best else text
 
 
+_COLOURS = ("#2a6f97", "#e09f3e", "#6a994e", "#7b2d8b")
+
+
+def curves(groups: Groups, field: str, name: str) -> dict[str, dict[Any, list[Result]]]:
+    """A data set's runs by what else their settings say, then by the field's value."""
+    found: dict[str, dict[Any, list[Result]]] = {}
+    for setting, row in groups.items():
+        label = ",".join(part for part in setting.split(",") if not part.startswith(f"{field}="))
+        if name in row:
+            found.setdefault(label, {})[row[name][0].plan.config[field]] = row[name]
+    return found
+
+
 def draw(groups: Groups, field: str, path: Path) -> None:
     """Above the final score, below the value of the data's actions at the end, against a hyperparameter."""
     from matplotlib.figure import Figure
@@ -70,16 +83,17 @@ def draw(groups: Groups, field: str, path: Path) -> None:
     figure = Figure(figsize=(2.9 * len(datasets), 4.6), layout="constrained", dpi=110)
     axes = figure.subplots(2, len(datasets), squeeze=False)
     for column, name in enumerate(datasets):
-        by_value = {row[name][0].plan.config[field]: row[name] for row in groups.values() if name in row}
-        numbers = sorted(value for value in by_value if not isinstance(value, str))
         for axis, measure in zip(axes[:, column], (_scores, _values), strict=True):
-            means, deviations = zip(*(measure(by_value[value]) for value in numbers), strict=True)
-            axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color="#2a6f97")
-            axis.set_xticks(range(len(numbers)), [str(value) for value in numbers], fontsize=7)
-            for value in by_value.keys() - set(numbers):
-                mean, deviation = measure(by_value[value])
-                axis.axhline(mean, color="#d1495b", label=str(value))
-                axis.axhspan(mean - deviation, mean + deviation, color="#d1495b", alpha=0.12)
+            for colour, (label, by_value) in zip(_COLOURS, curves(groups, field, name).items(), strict=False):
+                numbers = sorted(value for value in by_value if not isinstance(value, str))
+                means, deviations = zip(*(measure(by_value[value]) for value in numbers), strict=True)
+                axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color=colour, label=label)
+                axis.set_xticks(range(len(numbers)), [str(value) for value in numbers], fontsize=7)
+                for value in by_value.keys() - set(numbers):
+                    mean, deviation = measure(by_value[value])
+                    axis.axhline(mean, color="#d1495b", label=str(value))
+                    axis.axhspan(mean - deviation, mean + deviation, color="#d1495b", alpha=0.12)
+            if axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize=7, frameon=False)
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(alpha=0.25)

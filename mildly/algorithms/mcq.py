@@ -39,7 +39,7 @@ ROBUST: dict[str, Any] = {
     "normalise_observations": True,
     "layer_norm": True,
     "return_mix": 0.1,
-    "cloning_steps": 5_000,
+    "cloning_steps": 10_000,
     "return_weight": 1.0,
     "cloning_weight": 0.01,
     "policy_tau": 0.001,
