@@ -25,9 +25,9 @@ class Peer:
     """Our field: their arguments that mean the same, and get its value."""
     held: Mapping[str, Any]
     """Our fields that they have no argument for, set to what d3rlpy does."""
-    idle: tuple[str, ...]
-    """Our fields that then have no effect."""
     config: str
+    idle: tuple[str, ...] = ()
+    """Our fields that then have no effect."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Their arguments that we have no field for, set to what we do."""
     differences: tuple[str, ...] = ()
@@ -53,7 +53,6 @@ _PLAIN = {
     "level_start": False,
     "return_mix": 0.0,
     "cloning_steps": 0,
-    "return_weight": 0.0,
     "cloning_weight": 0.0,
     "policy_tau": None,
 }
@@ -78,7 +77,6 @@ PEERS: dict[str, Peer] = {
         config="SACConfig",
         same=_SOFT,
         held=_SOFT_HELD,
-        idle=("start_lr",),
         fixed={"n_critics": 2},
         differences=(_TEMPERATURE, _SQUASH),
     ),
@@ -92,7 +90,6 @@ PEERS: dict[str, Peer] = {
             "alpha": ("alpha",),
         },
         held=_PLAIN,
-        idle=("start_lr",),
         fixed={"n_critics": 2},
         differences=("with a delay of 2 their actor moves in the 1st, 3rd, ... step, ours in the 2nd, 4th, ...",),
     ),
@@ -100,7 +97,6 @@ PEERS: dict[str, Peer] = {
         config="CQLConfig",
         same={**_SOFT, "num_actions": ("n_action_samples",), "conservative_weight": ("conservative_weight",)},
         held={**_SOFT_HELD, "gap_threshold": None, "gradient_actions": None},
-        idle=("start_lr",),
         # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
         fixed={
             "n_critics": 2,
@@ -131,7 +127,6 @@ PEERS: dict[str, Peer] = {
             "reward_scaling": ("reward_scaler",),
         },
         held={**_PLAIN, "log_std_min": -5.0, "log_std_max": 2.0, "dropout": 0.0},
-        idle=("start_lr",),
         fixed={"n_critics": 2},
         differences=(
             "log-std: a sigmoid between the bounds there, starting at -1.5; clipped at them here, starting at 0",
@@ -158,7 +153,6 @@ PEERS: dict[str, Peer] = {
             # their loss is a sum over the batch, ours a mean, so that one decay would not mean the same in both
             "actor_weight_decay": 0.0,
         },
-        idle=("start_lr",),
         fixed={"n_critics": 2, "n_action_samples": 1},
         differences=(
             "target: theirs is SAC's with a temperature of 1, a' squashed by tanh and its entropy in it; ours has none",

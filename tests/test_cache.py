@@ -283,7 +283,6 @@ PHASES: dict[str, Any] = {
     "behaviour_steps": 12,
     "cache_actions": True,
     "refresh_every": 8,
-    "return_weight": 1.0,
     "cloning_weight": 0.1,
     "policy_tau": 0.1,
     "lam": "auto",

@@ -50,7 +50,6 @@ def test_lam_outside_its_range_is_an_error_that_names_it(lam):
         {"return_mix": 1.1},
         {"cloning_steps": -1},
         {"cloning_weight": -0.1},
-        {"start_lr": 0.0},
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ which is y of the policy for about 1 / k steps and of the data's own actions fro
 Offline RL by Blending Heuristics"). A fall far ahead is then known at once, and not after hundreds of sweeps.
 
 In the first `cloning_steps` the actor clones the data's actions, so that it begins to climb when the critics know a
-slope; an action weighs exp(return_weight * G) in it, G in standard deviations.
+slope.
 """
 
 from __future__ import annotations
@@ -54,14 +54,9 @@ class ActorCriticConfig(AlgorithmConfig):
     data of one policy, or of a few."""
     cloning_steps: int = 0
     """First steps, in which the actor clones the data's actions instead of climbing the critics' values."""
-    start_lr: float = 1e-3
-    """Learning rate of the actor in those steps."""
-    return_weight: float = 0.0
-    """How much more the actions with better returns weigh in the cloning loss; 0 for all alike. With 1, an action whose
-    return is one standard deviation above the data's mean weighs 2.7 times as much as one at the mean."""
     cloning_weight: float = 0.0
-    """After the cloning steps, weight of that loss within the actor's, in units of the values' standard deviation over
-    the data: an anchor. 0.05 is a light one."""
+    """After the cloning steps, weight of that loss within the actor's, in units of the critics' own error: an anchor
+    that yields where a gain stands out from that error. 0.5 is a light one."""
     policy_tau: float | None = None
     """If given, the policy that acts is a running average of the actor, which follows it at this rate; in the first
     1 / policy_tau steps it is their mean."""
@@ -71,10 +66,10 @@ class ActorCriticConfig(AlgorithmConfig):
         require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
         require(0 <= self.gamma < 1, "gamma", "in [0, 1)", self.gamma)
         require(0 < self.tau <= 1, "tau", "in (0, 1]", self.tau)
-        for name in ("actor_lr", "critic_lr", "start_lr"):
+        for name in ("actor_lr", "critic_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
         require(0 <= self.return_mix <= 1, "return_mix", "in [0, 1]", self.return_mix)
-        for name in ("cloning_steps", "return_weight", "cloning_weight"):
+        for name in ("cloning_steps", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         average = self.policy_tau
         require(average is None or 0 < average <= 1, "policy_tau", "in (0, 1]", average)
@@ -96,6 +91,8 @@ class ActorCritic(Algorithm):
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
         self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
+        self.error = torch.zeros((), device=self.device)
+        """The critics' last temporal-difference error, as a root mean square."""
         self.updates = 0
         self.returns: Returns | None = None
 
@@ -108,7 +105,7 @@ class ActorCritic(Algorithm):
         """Besides the scaling, the returns if anything is to be learnt from them."""
         super().prepare(dataset)
         c = self.config
-        if c.level_start or c.return_mix or c.return_weight:
+        if c.level_start or c.return_mix:
             self.returns = Returns.of(dataset, c.gamma, self.device)
         if c.level_start and self.returns is not None:
             self.start_at(self.returns.level())
@@ -125,7 +122,6 @@ class ActorCritic(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         """One step of the method, and of the average of its actors."""
         self.updates += 1
-        self._set_rates()
         metrics = self.learn(batch)
         if self.average_pi is not None and self.config.policy_tau is not None:
             polyak_update(self.average_pi, self.pi, max(self.config.policy_tau, 1 / self.updates))  # at first the mean
@@ -146,23 +142,19 @@ class ActorCritic(Algorithm):
         minimise(loss, self.pi_optimiser)
         return {"loss_cloning": loss.detach()}
 
-    def cloning_loss(self, batch: Batch) -> Tensor:
-        """How far the actor is from the data's actions; those with better returns weigh more, if asked for."""
-        losses, weight = self.cloning_losses(batch), self.config.return_weight
-        if not weight or self.returns is None or not len(batch.rows):
-            return losses.mean()
-        merit = self.returns.merit.index_select(0, batch.rows)
-        return (torch.softmax(weight * merit, dim=0) * losses).sum()
+    def anchored(self, loss: Tensor, batch: Batch, scale: float | Tensor = 1.0) -> Tensor:
+        """An actor's loss, with the cloning loss beside it if asked for.
 
-    def anchored(self, loss: Tensor, values: Tensor, batch: Batch) -> Tensor:
-        """An actor's loss, with the cloning loss beside it if asked for. `values` are those that the actor climbs."""
+        `scale` is what the values are multiplied with in that loss, if with anything.
+        """
         weight = self.config.cloning_weight
-        return loss + weight * values.detach().std() * self.cloning_loss(batch) if weight else loss
+        return loss + weight * scale * self.error * self.cloning_loss(batch) if weight else loss
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""
         loss, metrics = self.critic_loss(batch)
         minimise(loss, self.critic_optimiser)
+        self.error.copy_((metrics["loss_td"] / self.critics.ensemble).sqrt())
         return metrics | {"loss_critic": loss.detach()}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
@@ -201,13 +193,9 @@ class ActorCritic(Algorithm):
         """y, what the value of (s, a) is trained towards; without gradients."""
 
     @abstractmethod
-    def cloning_losses(self, batch: Batch) -> Tensor:
-        """How far the actor is from each of the data's actions, (batch,)."""
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions."""
 
     @abstractmethod
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """N of the policy's actions in each state, (states, n, a), without gradients; one if it is deterministic."""
-
-    def _set_rates(self) -> None:
-        c = self.config
-        self.pi_optimiser.param_groups[0]["lr"] = c.start_lr if self.cloning else c.actor_lr

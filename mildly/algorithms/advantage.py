@@ -71,9 +71,9 @@ class AdvantageWeighted(ActorCritic):
         share = weights.mean().square() / weights.square().mean()
         return loss, {"loss_actor": loss.detach(), "policy_distance": distance, "effective_share": share}
 
-    def cloning_losses(self, batch: Batch) -> Tensor:
+    def cloning_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
-        return -self.distribution(batch.observations).log_prob(batch.actions)
+        return -self.distribution(batch.observations).log_prob(batch.actions).mean()
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """N draws a state, which end at the bounds; the actor runs once a state."""

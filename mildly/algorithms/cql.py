@@ -53,8 +53,6 @@ class CQLConfig(SACConfig):
     """Lower bound of the policy's log standard deviation."""
     cloning_steps: int = 40_000
     """First steps, in which the actor climbs the likelihood of the data's actions instead of the critics' values."""
-    start_lr: float = 1e-4
-    """Learning rate of the actor in those steps."""
     num_actions: int = 10
     """n: actions drawn uniformly, from pi(.|s) and from pi(.|s'), that many of each, in every state."""
     gradient_actions: int | None = None

@@ -131,6 +131,7 @@ class IQL(AdvantageWeighted):
 
     def learn(self, batch: Batch) -> Metrics:
         """One step of V, actor, critics and targets."""
+        self._decay()
         lowest = self.lowest_value(batch)
         metrics = self.update_value(batch, lowest)
         metrics |= self.clone(batch) if self.cloning else self.update_actor(batch, lowest)
@@ -186,10 +187,10 @@ class IQL(AdvantageWeighted):
         following = self.state_values(batch.next_observations)
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * following
 
-    def _set_rates(self) -> None:
-        super()._set_rates()
+    def _decay(self) -> None:
+        """The actor's learning rate on its way down half a cosine."""
         c = self.config
-        if c.decay_steps is not None and not self.cloning:
+        if c.decay_steps is not None:
             done = min((self.updates - 1) / c.decay_steps, 1.0)
             self.pi_optimiser.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
 

@@ -32,16 +32,20 @@ FAST: dict[str, Any] = {
 """What makes either form of MCQ fast."""
 ROBUST: dict[str, Any] = {
     **FAST,
+    "hidden": (128, 128),
+    "batch_size": 128,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "behaviour_hidden": (128, 128),
+    "behaviour_steps": 2_000,
     "num_actions": 5,
-    "hidden": (256, 256),
     "lam": "auto",
     "behaviour": "flow",
     "normalise_observations": True,
     "layer_norm": True,
     "return_mix": 0.1,
-    "cloning_steps": 10_000,
-    "return_weight": 1.0,
-    "cloning_weight": 0.01,
+    "cloning_steps": 6_000,
+    "cloning_weight": 0.4,
     "policy_tau": 0.001,
 }
 """What is to keep either form from falling below behaviour cloning on the way."""

@@ -125,12 +125,12 @@ class SAC(ActorCritic):
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
         lowest = values.amin(dim=0)
         loss = (self.log_alpha.detach().exp() * drawn.log_prob - lowest).mean()
-        return self.anchored(loss, lowest, batch), {"q_ood": values.detach().mean()}
+        return self.anchored(loss, batch), {"q_ood": values.detach().mean()}
 
-    def cloning_losses(self, batch: Batch) -> Tensor:
+    def cloning_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
         distribution: TanhGaussian = self.pi(batch.observations)
-        return -distribution.log_prob(batch.actions)
+        return -distribution.log_prob(batch.actions).mean()
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """N draws a state; the actor runs once a state."""

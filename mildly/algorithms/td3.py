@@ -103,13 +103,13 @@ class TD3(ActorCritic):
         actions = self.pi(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
-        loss = self.anchored(-values[0].mean(), values[0], batch)
+        loss = self.anchored(-values[0].mean(), batch)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
-    def cloning_losses(self, batch: Batch) -> Tensor:
+    def cloning_loss(self, batch: Batch) -> Tensor:
         """The squared distance to the data's actions."""
-        losses: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1)
-        return losses
+        distances: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1)
+        return distances.mean()
 
     def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """The one action a state, (states, 1, a)."""

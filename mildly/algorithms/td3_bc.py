@@ -49,7 +49,7 @@ class TD3BC(TD3):
         weight = self.config.alpha / values[0].detach().abs().mean()
         squares = (actions - batch.actions).square()  # (batch, a)
         loss = squares.mean() - weight * values[0].mean()
-        return self.anchored(loss, weight * values[0], batch), {
+        return self.anchored(loss, batch, scale=weight), {
             "q_ood": values.detach().mean(),
             "policy_distance": squares.detach().sum(-1).mean(),
         }

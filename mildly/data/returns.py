@@ -22,15 +22,12 @@ class Returns(NamedTuple):
 
     value: Tensor
     weight: Tensor
-    merit: Tensor
-    """How many standard deviations a return lies above their mean."""
 
     @classmethod
     def of(cls, dataset: Dataset, gamma: float, device: torch.device) -> Returns:
         """The returns of all transitions."""
-        value, weight = discounted_returns(dataset, gamma)
-        merit = (value - value.mean()) / max(value.std(), 1e-9)
-        return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in (value, weight, merit)))
+        columns = discounted_returns(dataset, gamma)
+        return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in columns))
 
     def level(self) -> Tensor:
         """Their weighted mean."""

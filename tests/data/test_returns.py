@@ -117,19 +117,13 @@ def test_returns_are_single_precision_on_the_device_also_of_a_mapped_set(tmp_pat
     mapped = Dataset.load(data.save(tmp_path / "set"))
     assert isinstance(mapped.rewards, np.memmap)
     value, weight = discounted_returns(data, 0.9)
-    merit = (value - np.mean(value)) / np.std(value)
     for source in (data, mapped):
         returns = Returns.of(source, 0.9, CPU)
-        for column, right in zip(returns, (value, weight, merit), strict=True):
+        for column, right in zip(returns, (value, weight), strict=True):
             assert column.dtype == torch.float32
             assert column.device == CPU
             np.testing.assert_allclose(column, right, rtol=1e-6)
         assert returns.level().item() == pytest.approx(np.average(value, weights=weight), rel=1e-6)
-
-
-def test_returns_that_are_all_the_same_have_the_same_merit() -> None:
-    returns = Returns.of(dataset([([2.0], "terminated"), ([2.0], "terminated")]), 0.9, CPU)
-    assert returns.merit.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.99])
