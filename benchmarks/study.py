@@ -4,7 +4,8 @@ Usage:
 
     python benchmarks/study.py runs/lambda --of lam --picture docs/images/lambda.png -o benchmarks/results/lambda.json
 
-A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name). The final score of a run is the mean of its
+A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name), or else the algorithm. `--picture` without
+`--of` draws scores against steps. The final score of a run is the mean of its
 last ten evaluations. The record holds every episode's return of every run.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 from record import record, write
 
 from mildly.evaluation.results import Result, load_results, spread
+from mildly.experiments.spec import safe
 from mildly.run import Run
 
 Groups = dict[str, dict[str, list[Result]]]
@@ -31,7 +33,9 @@ def grouped(results: Sequence[Result]) -> Groups:
     groups: Groups = {}
     for result in results:
         if result.evaluations:
-            groups.setdefault(result.path.parent.name, {}).setdefault(result.plan.data.name, []).append(result)
+            name, folder = result.plan.data.name, result.path.parent.name
+            setting = result.plan.algorithm if folder == safe(name) else folder
+            groups.setdefault(setting, {}).setdefault(name, []).append(result)
     return groups
 
 
@@ -62,7 +66,7 @@ def _cell(results: Sequence[Result], best: float) -> str:
     return f"**{text}**" if _mean(results) == best else text
 
 
-_COLOURS = ("#2a6f97", "#e09f3e", "#6a994e", "#7b2d8b")
+_COLOURS = ("#2a6f97", "#e09f3e", "#6a994e", "#7b2d8b", "#d1495b", "#577590")
 
 
 def curves(groups: Groups, field: str, name: str) -> dict[str, dict[Any, list[Result]]]:
@@ -104,6 +108,27 @@ def draw(groups: Groups, field: str, path: Path) -> None:
     figure.savefig(path)
 
 
+def draw_learning(groups: Groups, path: Path) -> None:
+    """The score on the way, one panel a data set, one line a setting: the mean over seeds."""
+    from matplotlib.figure import Figure
+
+    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    figure = Figure(figsize=(2.9 * len(datasets), 2.6), layout="constrained", dpi=110)
+    for axis, name in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
+        for colour, (setting, row) in zip(_COLOURS, groups.items(), strict=False):
+            lines = [result.evaluations for result in row.get(name, [])]
+            steps = [line["step"] for line in min(lines, key=len, default=[])]
+            scores = [[line["score"] for line in own[: len(steps)]] for own in lines]
+            axis.plot(np.array(steps) / 1000, np.mean(scores, axis=0), color=colour, label=setting)
+        axis.set_title(name.removesuffix("-collected").replace("-recollected", ""), fontsize=9, loc="left")
+        axis.set_xlabel("thousand steps", fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("score", fontsize=9)
+    figure.axes[0].legend(fontsize=8, frameon=False)
+    figure.savefig(path)
+
+
 def _scores(results: Sequence[Result]) -> tuple[float, float]:
     scores = [result.score for result in results if result.score is not None]
     return statistics.mean(scores), spread(scores) or 0.0
@@ -129,8 +154,10 @@ def main() -> None:
     incomplete = [str(result.path) for result in results if not result.complete]
     if incomplete:
         print(f"\n{len(incomplete)} of {len(results)} runs are not complete, first {incomplete[0]}.")
-    if args.picture:
+    if args.picture and args.of:
         draw(groups, args.of, args.picture)
+    elif args.picture:
+        draw_learning(groups, args.picture)
     if args.out:
         records: list[dict[str, Any]] = [record(Run.open(result.path), lines=20) for result in results]
         write(args.out, args.note, records)

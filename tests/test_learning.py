@@ -27,6 +27,14 @@ def test_mcq_beats_its_data_and_behaviour_cloning_on_pendulum(tmp_path):
     assert scores["mcq"] > scores["bc"] + 20
 
 
+def test_the_robust_preset_keeps_what_it_cloned_and_rises_above_it(tmp_path):
+    run = mildly.train("mcq", "pendulum-mixed", preset="robust", steps=12_000, eval_every=1_000, out=tmp_path / "run")
+    scores = {line["step"]: line["score"] for line in run.evaluations()}
+    cloned = scores[6_000]
+    assert min(score for step, score in scores.items() if step > 6_000) > cloned - 5
+    assert scores[12_000] > cloned + 20
+
+
 def test_the_demo_ends_within_five_minutes_with_mcq_on_top(tmp_path):
     began = time.monotonic()
     done = subprocess.run(

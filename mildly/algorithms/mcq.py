@@ -10,8 +10,8 @@ One step on a batch (s, a, r, s', d):
     actor, targets    as SAC
 
 The one change to SAC is the second term of the critics' loss (`mild.py`). The preset `paper` is the printed method;
-`official` is what the authors' code does, `fast` the same method at a fraction of the cost, and `robust`, on trial, is
-tied to the data's actions so as not to fall below behaviour cloning.
+`official` is what the authors' code does, `fast` the same method at a fraction of the cost, and `robust` the one to
+begin with: it starts from the data's actions, learns from their returns, and is above behaviour cloning in minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROBUST: dict[str, Any] = {
     "cloning_weight": 0.4,
     "policy_tau": 0.001,
 }
-"""What is to keep either form from falling below behaviour cloning on the way."""
+"""What keeps either form from falling below behaviour cloning on the way, with networks that a laptop trains."""
 
 
 @dataclass(frozen=True)
