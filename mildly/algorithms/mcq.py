@@ -11,7 +11,7 @@ One step on a batch (s, a, r, s', d):
 
 The one change to SAC is the second term of the critics' loss (`mild.py`). The preset `paper` is the printed method;
 `official` is what the authors' code does, `fast` the same method at a fraction of the cost, and `robust` the one to
-begin with: it starts from the data's actions, learns from their returns, and is above behaviour cloning in minutes.
+begin with: it starts from the data's actions, and its critics learn from the data's returns as well.
 """
 
 from __future__ import annotations
