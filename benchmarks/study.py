@@ -12,6 +12,7 @@ last ten evaluations. The record holds every episode's return of every run.
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def grouped(results: Sequence[Result]) -> Groups:
 
 def table(groups: Groups) -> str:
     """Markdown: mean and deviation over seeds, the mean over data sets, and the mean rank among the settings."""
-    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    datasets = _datasets(groups)
     means = {name: {setting: _mean(row[name]) for setting, row in groups.items() if name in row} for name in datasets}
     best = {name: max(values.values()) for name, values in means.items()}
     lines = [f"| | {' | '.join(datasets)} | mean | mean rank |", "|" + "---|" * (len(datasets) + 3)]
@@ -83,7 +84,7 @@ def draw(groups: Groups, field: str, path: Path) -> None:
     """Above the final score, below the value of the data's actions at the end, against a hyperparameter."""
     from matplotlib.figure import Figure
 
-    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    datasets = _datasets(groups)
     figure = Figure(figsize=(2.9 * len(datasets), 4.6), layout="constrained", dpi=110)
     axes = figure.subplots(2, len(datasets), squeeze=False)
     for column, name in enumerate(datasets):
@@ -99,9 +100,7 @@ def draw(groups: Groups, field: str, path: Path) -> None:
                     axis.axhspan(mean - deviation, mean + deviation, color="#d1495b", alpha=0.12)
             if axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize=7, frameon=False)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(alpha=0.25)
-        axes[0, column].set_title(name.removesuffix("-collected"), fontsize=9, loc="left")
+            _dress(axis, name if axis is axes[0, column] else "")
         axes[1, column].set_xlabel({"lam": "λ", "num_actions": "N"}.get(field, field), fontsize=9)
     axes[0, 0].set_ylabel("final score", fontsize=9)
     axes[1, 0].set_ylabel("Q of the data's actions", fontsize=9)
@@ -112,7 +111,7 @@ def draw_learning(groups: Groups, path: Path) -> None:
     """The score on the way, one panel a data set, one line a setting: the mean over seeds."""
     from matplotlib.figure import Figure
 
-    datasets = list(dict.fromkeys(name for row in groups.values() for name in row))
+    datasets = _datasets(groups)
     figure = Figure(figsize=(2.9 * len(datasets), 2.6), layout="constrained", dpi=110)
     for axis, name in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
         for colour, (setting, row) in zip(_COLOURS, groups.items(), strict=False):
@@ -120,13 +119,22 @@ def draw_learning(groups: Groups, path: Path) -> None:
             steps = [line["step"] for line in min(lines, key=len, default=[])]
             scores = [[line["score"] for line in own[: len(steps)]] for own in lines]
             axis.plot(np.array(steps) / 1000, np.mean(scores, axis=0), color=colour, label=setting)
-        axis.set_title(name.removesuffix("-collected").replace("-recollected", ""), fontsize=9, loc="left")
         axis.set_xlabel("thousand steps", fontsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
+        _dress(axis, name)
     figure.axes[0].set_ylabel("score", fontsize=9)
     figure.axes[0].legend(fontsize=8, frameon=False)
     figure.savefig(path)
+
+
+def _datasets(groups: Groups) -> list[str]:
+    return list(dict.fromkeys(name for row in groups.values() for name in row))
+
+
+def _dress(axis: Any, name: str) -> None:
+    """A light grid, no frame, and the data set's name above."""
+    axis.set_title(re.sub("-(re)?collected$", "", name), fontsize=9, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
 
 
 def _scores(results: Sequence[Result]) -> tuple[float, float]:

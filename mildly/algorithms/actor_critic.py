@@ -92,7 +92,7 @@ class ActorCritic(Algorithm):
         self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
         self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
         self.error = torch.zeros((), device=self.device)
-        """The critics' last temporal-difference error, as a root mean square."""
+        """The critics' last temporal-difference error, as a root mean square, where an anchor asks for it."""
         self.updates = 0
         self.returns: Returns | None = None
 
@@ -154,7 +154,8 @@ class ActorCritic(Algorithm):
         """One step of both critics; they share no weights, so one backward pass serves both."""
         loss, metrics = self.critic_loss(batch)
         minimise(loss, self.critic_optimiser)
-        self.error.copy_((metrics["loss_td"] / self.critics.ensemble).sqrt())
+        if self.config.cloning_weight:
+            self.error.copy_((metrics["loss_td"] / self.critics.ensemble).sqrt())
         return metrics | {"loss_critic": loss.detach()}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:

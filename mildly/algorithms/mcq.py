@@ -32,10 +32,6 @@ FAST: dict[str, Any] = {
 """What makes either form of MCQ fast."""
 ROBUST: dict[str, Any] = {
     **FAST,
-    "hidden": (128, 128),
-    "batch_size": 128,
-    "actor_lr": 1e-3,
-    "critic_lr": 1e-3,
     "behaviour_hidden": (128, 128),
     "behaviour_steps": 2_000,
     "num_actions": 5,
@@ -48,7 +44,7 @@ ROBUST: dict[str, Any] = {
     "cloning_weight": 0.4,
     "policy_tau": 0.001,
 }
-"""What keeps either form from falling below behaviour cloning on the way, with networks that a laptop trains."""
+"""What keeps either form from falling below behaviour cloning on the way, with the networks of the preset `small`."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +67,6 @@ class MCQ(MildlyConservative, SAC):
             "independent_samples": True,
         },
         "fast": FAST,
-        "robust": {**ROBUST, "initial_alpha": 0.01, "alpha_lr": 0.0},
+        "robust": {**SAC.PRESETS["small"], **ROBUST, "initial_alpha": 0.01, "alpha_lr": 0.0},
         "small": {**SAC.PRESETS["small"], "behaviour_hidden": (128, 128)},
     }

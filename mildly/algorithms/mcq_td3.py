@@ -46,6 +46,7 @@ class MCQTD3(MildlyConservative, TD3):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": FAST,
-        "robust": {**ROBUST, "cloning_weight": 4.0},  # of squared distances, which are a tenth of a likelihood's loss
+        # its anchor is of squared distances, which are a tenth of a likelihood's loss
+        "robust": {**TD3.PRESETS["small"], **ROBUST, "cloning_weight": 4.0},
         "small": {**TD3.PRESETS["small"], "behaviour_hidden": (128, 128)},
     }
