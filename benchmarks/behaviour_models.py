@@ -27,10 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mildly.algorithms.base import minimise
 from mildly.behaviour import BEHAVIOUR_MODELS
 from mildly.behaviour.base import BehaviourModel
 from mildly.files import replacing
+from mildly.optimiser import minimise
 from mildly.run import versions
 
 OBSERVATIONS, ACTIONS = 4, 2

@@ -9,6 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+ROWS_AT_ONCE = 1024
+"""How many rows a processor takes through all layers before the next, so that they stay in its cache."""
+
 
 def mlp(sizes: Sequence[int], slope: float = 0.0) -> nn.Sequential:
     """Linear layers of the given sizes with ReLU (leaky, with a slope) between them; the last layer is linear."""
@@ -69,6 +72,15 @@ class Critics(nn.Module):
         if actions.ndim < 4:
             x = x.expand(self.ensemble, *x.shape)
         x = x.reshape(self.ensemble, -1, x.shape[-1])  # (critics, states * n, o + a)
+        at_once = ROWS_AT_ONCE if x.device.type == "cpu" else x.shape[1]
+        x = torch.cat([self._layers(rows, freeze) for rows in torch.split(x, at_once, dim=1)], dim=1)
+        if self.ceiling is not None:
+            x = x.clamp(max=self.ceiling)
+        shape = actions.shape[-3:-1] if many else actions.shape[:1]
+        return x.view(self.ensemble, *shape)
+
+    def _layers(self, x: Tensor, freeze: bool) -> Tensor:
+        """What the layers make of (critics, rows, o + a): (critics, rows, 1)."""
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if freeze:
@@ -78,10 +90,7 @@ class Critics(nn.Module):
                 if self.layer_norm:
                     x = nn.functional.layer_norm(x, x.shape[-1:])
                 x = x.relu_()
-        if self.ceiling is not None:
-            x = x.clamp(max=self.ceiling)
-        shape = actions.shape[-3:-1] if many else actions.shape[:1]
-        return x.view(self.ensemble, *shape)
+        return x
 
 
 def orthogonal_(network: nn.Module) -> None:

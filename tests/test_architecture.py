@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
     ("errors", "files", "device"),
     ("environments", "data", "theory"),
-    ("networks", "actors", "behaviour", "mcb"),
+    ("networks", "actors", "behaviour", "mcb", "optimiser"),
     ("policy",),
     ("algorithms", "run"),
     ("evaluation",),

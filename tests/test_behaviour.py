@@ -10,12 +10,12 @@ import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, replay, tiny, weights
 from torch import Tensor
 
-from mildly.algorithms.base import minimise
 from mildly.behaviour import BEHAVIOUR_MODELS, cgan
 from mildly.behaviour.base import BehaviourModel
 from mildly.behaviour.cache import ActionCache
 from mildly.behaviour.cgan import CGAN
 from mildly.behaviour.flow import Flow
+from mildly.optimiser import minimise
 
 every_model = pytest.mark.parametrize("name", sorted(BEHAVIOUR_MODELS))
 every_pair = pytest.mark.parametrize(

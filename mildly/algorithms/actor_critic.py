@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Actor
-from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
+from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
 from mildly.networks import Critics, polyak_update
+from mildly.optimiser import minimise
 
 
 @dataclass(frozen=True)

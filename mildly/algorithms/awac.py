@@ -24,11 +24,12 @@ from torch import Tensor
 
 from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, batch_weights
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError
 from mildly.networks import Critics, polyak_update
+from mildly.optimiser import minimise
 
 _HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden": (256, 256), "advantage_limit": 0.5, "baseline": "mean"}
 

@@ -25,6 +25,7 @@ from mildly.data.normalise import Scaling
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
 from mildly.errors import MildlyError, unknown_name
+from mildly.optimiser import Adam
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]
@@ -158,10 +159,9 @@ class Algorithm(ABC):
             elif isinstance(value, int | float):
                 setattr(self, name, type(value)(state[name].item()))
 
-    def adam(self, *modules: nn.Module | Tensor, **settings: Any) -> torch.optim.Adam:
-        """Adam, fused into one kernel, over the parameters of modules or over single tensors."""
-        parameters = [p for m in modules for p in (m.parameters() if isinstance(m, nn.Module) else (m,))]
-        return torch.optim.Adam(parameters, **settings, fused=True)
+    def adam(self, *modules: nn.Module | Tensor, **settings: Any) -> Adam:
+        """Adam over the parameters of modules or over single tensors."""
+        return Adam([p for m in modules for p in (m.parameters() if isinstance(m, nn.Module) else (m,))], **settings)
 
     def random_stream(self, seed: int, stream: str) -> torch.Generator:
         """A generator on the learner's device with numbers of its own."""
@@ -171,13 +171,6 @@ class Algorithm(ABC):
 def stream_seed(seed: int, stream: str) -> int:
     """Seeds of independent streams (weights, batches, ...) from a run's one seed."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:7])
-
-
-def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
-    """One step of an optimiser down a loss."""
-    optimiser.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    optimiser.step()
 
 
 def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: Mapping[str, Any]) -> Any:

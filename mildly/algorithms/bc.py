@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
-from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, minimise, require
+from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.select import best_episodes
+from mildly.optimiser import minimise
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Draw, TanhGaussian
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.replay import Batch
 from mildly.networks import polyak_update
+from mildly.optimiser import minimise
 
 _MULTIPLIER_MAX = 1e6
 

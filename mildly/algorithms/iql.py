@@ -28,11 +28,12 @@ from torch import Tensor
 
 from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, expectile_loss, exponential_weights
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError
 from mildly.networks import Critics, mlp, orthogonal_, polyak_update
+from mildly.optimiser import minimise
 
 ACTION_LIMIT = 1 - 1e-5
 """The data's actions are clipped to plus or minus this."""

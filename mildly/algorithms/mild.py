@@ -24,12 +24,13 @@ from torch import Tensor
 
 from mildly import mcb
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.behaviour import BEHAVIOUR_MODELS
 from mildly.behaviour.base import BehaviourModel
 from mildly.behaviour.cache import ActionCache
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
+from mildly.optimiser import minimise
 
 LAM_START, LAM_RANGE = 0.7, (0.3, 0.99)
 """Where lam = "auto" begins and may go: about the range in which the paper searched."""

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from mildly.actors import Draw, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.data.replay import Batch
 from mildly.networks import polyak_update
+from mildly.optimiser import minimise
 
 
 @dataclass(frozen=True)

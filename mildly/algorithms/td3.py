@@ -20,9 +20,10 @@ from torch import Tensor
 
 from mildly.actors import DeterministicActor
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from mildly.algorithms.base import Metrics, minimise, require
+from mildly.algorithms.base import Metrics, require
 from mildly.data.replay import Batch
 from mildly.networks import normal, polyak_update
+from mildly.optimiser import minimise
 
 _ACTOR_METRICS = ("loss_actor", "q_ood", "policy_distance")
 

@@ -12,6 +12,8 @@ steps = 8000
 [variants.floor]        # named settings that are compared with one another; each may hold either of the above
 pseudo_floor = 0.0
 [variants.plain]
+[bc.variants.best]      # the same for one algorithm, in the place of the shared ones
+best_episodes = 0.1
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Spec:
     """By algorithm: options and fields that are for it alone."""
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """By name: options and fields that go together, one setting each."""
+    own_variants: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    """By algorithm: variants that it has in the place of the shared ones."""
 
 
 @dataclass(frozen=True)
@@ -114,28 +118,40 @@ def _checked(values: Mapping[str, Any]) -> Spec:
     unused = [name for name in ALGORITHMS if name in values and name not in algorithms]
     if unused:
         raise MildlyError(f"[{unused[0]}] is about an algorithm that is not in 'algorithms'.")
-    own = {algorithm: values.get(algorithm, {}) for algorithm in algorithms}
-    variants = values.get("variants", {})
-    for name, given in variants.items():
-        if not isinstance(given, dict):
-            raise MildlyError(
-                f"'{name}' below [variants] must be a table: write [variants.{name}] and its values below."
-            )
-    for given in (fields, *own.values(), *variants.values()):
-        for name, value in given.items():
-            if value == []:
-                raise MildlyError(f"'{name}' is an empty list: give at least one value.")
+    own = {algorithm: dict(values.get(algorithm, {})) for algorithm in algorithms}
+    variants = _variants("variants", values.get("variants", {}))
+    own_variants = {
+        algorithm: _variants(f"{algorithm}.variants", given.pop("variants"))
+        for algorithm, given in own.items()
+        if "variants" in given
+    }
+    places: dict[str, tuple[Mapping[str, Any], set[str]]]
     places = {algorithm: (given, known[algorithm]) for algorithm, given in own.items()}
     places |= {f"variants.{name}": (given, set().union(*known.values())) for name, given in variants.items()}
+    for algorithm, named in own_variants.items():
+        places |= {f"{algorithm}.variants.{name}": (given, known[algorithm]) for name, given in named.items()}
     for place, (given, allowed) in places.items():
         for name in given:
             if name not in {*options, *allowed}:
                 raise unknown_name(f"key below [{place}]", name, {*options, *allowed})
     shared = {name: value for name, value in values.items() if name in options}
-    for given in (shared, *own.values(), *variants.values()):
+    for given in (shared, fields, *(given for given, _ in places.values())):
         _check_options(given)
+        for name, value in given.items():
+            if value == []:
+                raise MildlyError(f"'{name}' is an empty list: give at least one value.")
     seeds = _seeds(values.get("seeds", 1))
-    return Spec(algorithms, _texts("datasets", values), seeds, shared, fields, own, variants)
+    return Spec(algorithms, _texts("datasets", values), seeds, shared, fields, own, variants, own_variants)
+
+
+def _variants(place: str, given: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Named settings, each a table."""
+    if not isinstance(given, dict):
+        raise MildlyError(f"'{place}' must be a table: write [{place}.NAME] and values below.")
+    for name, values in given.items():
+        if not isinstance(values, dict):
+            raise MildlyError(f"'{name}' below [{place}] must be a table: write [{place}.{name}] and its values below.")
+    return given
 
 
 def _texts(name: str, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -183,7 +199,8 @@ def expand(spec: Spec) -> list[Job]:
     jobs, known = [], options_of_train()
     for algorithm in spec.algorithms:
         kind, own = algorithm_named(algorithm), spec.own.get(algorithm, {})
-        for dataset, (variant, varied) in itertools.product(spec.datasets, (spec.variants or {"": {}}).items()):
+        variants = spec.own_variants.get(algorithm) or spec.variants or {"": {}}
+        for dataset, (variant, varied) in itertools.product(spec.datasets, variants.items()):
             given = {**spec.options, **spec.fields, **own, **varied}
             options = {name: value for name, value in given.items() if name in known}
             fields = {name: value for name, value in given.items() if name in _field_names(kind)}

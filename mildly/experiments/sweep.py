@@ -20,7 +20,7 @@ from mildly.experiments.spec import Job
 from mildly.run import Plan, Run
 from mildly.training.signals import stop_requests
 
-_COST = {"bc": 1, "mcq": 25}
+_COST = {"bc": 1, "cql": 15, "mcq": 25}
 """What a gradient step costs, roughly; other algorithms are taken for actor and critics."""
 _COST_OF_OTHERS = 3
 _OF_THE_MACHINE = ("dataset", "data", "device", "threads", "config")
