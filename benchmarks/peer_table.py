@@ -1,7 +1,4 @@
-"""How our hyperparameters and d3rlpy's correspond: one table, used by `peers.py`, for d3rlpy 2.8.
-
-Networks are 2 x 128 on Pendulum (preset `small`) and as large as in the papers elsewhere.
-"""
+"""How our hyperparameters and d3rlpy's correspond: one table, used by `peers.py`, for d3rlpy 2.8."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Peer:
     differences: tuple[str, ...] = ()
     """What no option of either can make equal."""
     paper: str = "paper"
-    """Our preset for all but Pendulum."""
+    """Our preset with the paper's sizes."""
     algorithm: str | None = None
     """Our algorithm, if it is not called as the comparison is."""
 
@@ -179,11 +176,11 @@ def our_algorithm(name: str) -> type[Algorithm]:
     return ALGORITHMS[PEERS[name].algorithm or name]
 
 
-def our_config(name: str, data: Dataset) -> Any:
-    """Our config: the preset, with what d3rlpy has no argument for set to what it does."""
-    peer, kind = PEERS[name], our_algorithm(name)
-    pendulum = (data.meta.env_id or "").startswith("Pendulum")
-    return make_config(kind, "small" if pendulum else peer.paper, data.meta.name, peer.held)
+def our_config(name: str, data: Dataset, sizes: str) -> Any:
+    """Our config: the preset for `small` or `paper` sizes, with what d3rlpy has no argument for set to what it does."""
+    peer = PEERS[name]
+    preset = peer.paper if sizes == "paper" else "small"
+    return make_config(our_algorithm(name), preset, data.meta.name, peer.held)
 
 
 def their_arguments(name: str, config: Any, data: Dataset) -> dict[str, Any]:

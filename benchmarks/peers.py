@@ -1,7 +1,8 @@
 r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters, trained and timed by turns.
 
-    make bench-peers                                             # installs d3rlpy into .venv-peers, then pendulum-mixed
-    make bench-peers ARGS='--datasets FOLDER --steps 100000'     # a MuJoCo set of your own
+    make bench-peers                                            # installs d3rlpy into .venv-peers, then pendulum-mixed
+    make bench-peers ARGS='--datasets FOLDER --steps 8000'                 # another set
+    make bench-peers ARGS='--datasets FOLDER --steps 200 --sizes paper'    # the speed of networks as large as the papers'
 
 For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
@@ -145,7 +146,7 @@ def open_data(source: str) -> Dataset:
 
 def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train both by turns, then let both act. The result is a record's `configs` and its row for this seed."""
-    config = our_config(name, data)
+    config = our_config(name, data, args.sizes)
     ours = Ours(name, config, data, seed)
     built = theirs.ask("build", config=PEERS[name].config, arguments=their_arguments(name, config, data), seed=seed)
     rounds: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
@@ -223,12 +224,13 @@ def compact(records: dict[str, dict[str, Any]]) -> str:
 def run(args: argparse.Namespace, folder: Path) -> None:
     """All comparisons, each written down as soon as it is done."""
     records: dict[str, dict[str, Any]] = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
-    settings = {"steps": args.steps, "rounds": args.rounds, "episodes": args.episodes, "threads": 1, "fit": args.fit}
-    flags = f"--steps {args.steps} --rounds {args.rounds} --episodes {args.episodes}{' --fit' if args.fit else ''}"
+    chosen = {name: getattr(args, name) for name in ("sizes", "steps", "rounds", "episodes")}
+    settings = {**chosen, "threads": 1, "fit": args.fit}
+    flags = " ".join(f"--{name} {value}" for name, value in chosen.items()) + (" --fit" if args.fit else "")
     for source in args.datasets:
         data = open_data(source)
-        label = data.meta.name
-        command = f"python benchmarks/peers.py --datasets {label} {flags}"
+        label = f"{data.meta.name}, {args.sizes}"
+        command = f"python benchmarks/peers.py --datasets {data.meta.name} {flags}"
         theirs = Theirs(args.python, folder)
         try:
             theirs.load(data, folder)
@@ -249,6 +251,23 @@ def run(args: argparse.Namespace, folder: Path) -> None:
                 print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
         finally:
             theirs.close()
+        print(f"\n{label}\n{table(records[label])}\n", flush=True)
+
+
+def table(of_set: dict[str, Any]) -> str:
+    """What was found on a data set, a line for each algorithm."""
+    lines = [f"{'':10} {'seeds':>5} {'ours':>8} {'d3rlpy':>8} {'+-':>6}   {'steps/s':>8} {'d3rlpy':>8} {'ratio':>6}"]
+    for name, entry in of_set.items():
+        found = entry["summary"]
+        error, speed = found["standard_error_of_difference"], found["steps_per_second"]
+        scores = (
+            f"{found['mean']['ours']:8.1f} {found['mean']['theirs']:8.1f} {'' if error is None else f'{error:.1f}':>6}"
+        )
+        speeds = f"{speed['ours']:8.1f} {speed['theirs']:8.1f} {found['speed_ratio']:6.2f}"
+        lines.append(
+            f"{name:10} {len(entry['seeds']):5} {scores}   {speeds}{'   below' if found['not_below'] is False else ''}"
+        )
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -256,6 +275,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="+", default=["pendulum-mixed"], help="names or folders")
     parser.add_argument("--algorithms", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--sizes", choices=["small", "paper"], default="small", help="2 x 128 networks, or the papers'")
     parser.add_argument("--steps", type=int, default=6000, help="gradient steps of a training")
     parser.add_argument("--rounds", type=int, default=10, help="blocks that these are taken in, by turns")
     parser.add_argument("--episodes", type=int, default=10)

@@ -44,18 +44,18 @@ def test_every_hyperparameter_of_ours_has_one_place_in_the_table(name):
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_on_pendulum_both_have_small_networks_batches_and_equal_rates(name):
+def test_with_small_sizes_both_have_equal_networks_batches_and_rates(name):
     data = load_dataset("pendulum-mixed")
-    arguments = peers.their_arguments(name, peers.our_config(name, data), data)
+    arguments = peers.their_arguments(name, peers.our_config(name, data, "small"), data)
     assert {tuple(v) for key, v in arguments.items() if key.endswith("encoder_factory")} == {(128, 128)}
     assert arguments["batch_size"] == 128
     assert {v for key, v in arguments.items() if key.endswith("learning_rate")} - {0.0} == {1e-3}
 
 
-def test_their_arguments_are_those_of_the_papers_elsewhere():
+def test_with_the_papers_sizes_their_arguments_are_those_of_the_papers():
     data = named("hopper-medium-recollected")
     returns = data.episode_returns()
-    assert peers.their_arguments("iql", peers.our_config("iql", data), data) == {
+    assert peers.their_arguments("iql", peers.our_config("iql", data, "paper"), data) == {
         "batch_size": 256,
         "observation_scaler": False,
         "reward_scaler": [returns.min(), returns.max()],
@@ -72,14 +72,14 @@ def test_their_arguments_are_those_of_the_papers_elsewhere():
         "max_weight": 100.0,
         "n_critics": 2,
     }
-    cql = peers.their_arguments("cql", peers.our_config("cql", data), data)
+    cql = peers.their_arguments("cql", peers.our_config("cql", data, "paper"), data)
     assert cql["actor_encoder_factory"] == [256, 256, 256]
     assert (cql["conservative_weight"], cql["n_action_samples"], cql["alpha_learning_rate"]) == (5.0, 10, 0.0)
 
 
 def test_two_fields_of_ours_for_one_argument_of_theirs_must_agree():
     data = make_dataset()
-    config = dataclasses.replace(peers.our_config("iql", data), value_lr=0.5)
+    config = dataclasses.replace(peers.our_config("iql", data, "paper"), value_lr=0.5)
     with pytest.raises(MildlyError, match="critic_learning_rate"):
         peers.their_arguments("iql", config, data)
 
@@ -87,7 +87,7 @@ def test_two_fields_of_ours_for_one_argument_of_theirs_must_agree():
 @pytest.mark.parametrize("name", PEERS)
 def test_our_side_takes_its_steps_and_says_how_long(name):
     data = load_dataset("pendulum-mixed")
-    ours = peers.Ours(name, peers.our_config(name, data), data, seed=0)
+    ours = peers.Ours(name, peers.our_config(name, data, "small"), data, seed=0)
     before = {key: value.clone() for key, value in ours.learner.state_dict().items()}
     taken = ours.steps(2)
     assert taken["seconds"] > 0
@@ -139,6 +139,14 @@ def test_a_record_is_json_with_a_line_a_seed():
     assert sum(line.lstrip().startswith('{"seed"') for line in text.splitlines()) == 2
 
 
+def test_the_table_has_a_line_for_each_algorithm_and_marks_what_is_below():
+    entry = {"settings": {}, "data": {}, "configs": {}}
+    low = peers.merged(peers.merged({}, entry, row(0, [1.0], [9.0])), entry, row(1, [2.0], [9.0]))
+    lines = peers.table({"bc": peers.merged({}, entry, row(0, [1.0], [2.0])), "iql": low}).splitlines()
+    assert lines[1].split() == ["bc", "1", "1.0", "2.0", "6.0", "2.0", "3.00"]
+    assert lines[2].split() == ["iql", "2", "1.5", "9.0", "0.5", "6.0", "2.0", "3.00", "below"]
+
+
 def test_without_d3rlpy_the_command_says_what_to_do(tmp_path, capsys, monkeypatch):
     out = tmp_path / "peers.json"
     monkeypatch.setattr(sys, "argv", ["peers.py", "--python", str(tmp_path / "none"), "--out", str(out)])
@@ -170,7 +178,7 @@ def test_d3rlpy_takes_the_tables_arguments_and_no_default_of_its_own_slips_in(d3
     data = load_dataset("pendulum-mixed")
     d3rlpy.load(data, tmp_path)
     for name, peer in PEERS.items():
-        arguments = peers.their_arguments(name, peers.our_config(name, data), data)
+        arguments = peers.their_arguments(name, peers.our_config(name, data, "small"), data)
         built = d3rlpy.ask("build", config=peer.config, arguments=arguments, seed=0)["config"]
         plain = {key: value for key, value in built.items() if not isinstance(value, dict)}
         assert set(plain) - set(arguments) <= {"compile_graph", "gamma"}  # BC has no use for a discount
@@ -188,7 +196,7 @@ def test_the_command_records_blocks_and_episodes_of_both(tmp_path, monkeypatch):
     flags = ["--steps", "3", "--rounds", "2", "--episodes", "2", "--seeds", "0", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["peers.py", *flags])
     assert peers.main() == 0
-    record = json.loads(out.read_text())["pendulum-mixed"]
+    record = json.loads(out.read_text())["pendulum-mixed, small"]
     assert list(record) == list(PEERS)
     for entry in record.values():
         for side in ("ours", "theirs"):
