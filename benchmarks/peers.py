@@ -2,7 +2,7 @@ r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters,
 
     make bench-peers                                            # installs d3rlpy into .venv-peers, then pendulum-mixed
     make bench-peers ARGS='--datasets FOLDER --steps 8000'                 # another set
-    make bench-peers ARGS='--datasets FOLDER --steps 200 --sizes paper'    # the speed of networks as large as the papers'
+    make bench-peers ARGS='--datasets FOLDER --steps 200 --sizes paper'    # networks as large as the papers'
 
 For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the

@@ -21,7 +21,7 @@ from conftest import COMMAND, SCHEDULE, content, make_dataset, mildly, run_field
 from rich.console import Console
 
 from mildly.cli import main
-from mildly.data.registry import load_dataset
+from mildly.data.registry import builtin_names, load_dataset
 from mildly.errors import MildlyError
 from mildly.experiments import local, process, worker
 from mildly.experiments.board import Board, Counts
@@ -88,6 +88,49 @@ def test_what_is_below_an_algorithm_is_for_it_alone_and_wins(tmp_path: Path) -> 
     assert {job.plan.preset for job in jobs} == {"small"}
 
 
+VARIANTS = "[variants.plain]\n[variants.wide]\nhidden = [64, 64]\nsteps = 90\n"
+
+
+def test_variants_are_compared_with_one_another_and_name_their_folders(tmp_path: Path) -> None:
+    jobs = expand(parsed(tmp_path, BOTH + "steps = 60\n[mcq]\nlam = [0.5, 0.7]\nsteps = 80\n" + VARIANTS))
+    told = {(job.algorithm, job.setting, job.plan.steps, job.plan.config["hidden"]) for job in jobs}
+    assert told == {
+        ("bc", "plain", 60, (400, 400)),
+        ("bc", "wide", 90, (64, 64)),
+        ("mcq", "plain,lam=0.5", 80, (400, 400)),
+        ("mcq", "plain,lam=0.7", 80, (400, 400)),
+        ("mcq", "wide,lam=0.5", 90, (64, 64)),
+        ("mcq", "wide,lam=0.7", 90, (64, 64)),
+    }
+    assert "mcq/pendulum-mixed/wide,lam=0.5/seed-0" in [job.name for job in jobs]
+
+
+@pytest.mark.parametrize("shared", ["", VARIANTS])
+def test_an_algorithm_s_own_variants_stand_in_the_place_of_the_shared_ones(tmp_path: Path, shared: str) -> None:
+    own = "[bc]\nactor_lr = 0.1\n[bc.variants.all]\n[bc.variants.best]\nbest_episodes = 0.1\npreset = 'small'\n"
+    jobs = expand(parsed(tmp_path, BOTH + own + shared))
+    told = {
+        (job.setting, job.plan.preset, job.plan.config["best_episodes"], job.plan.config["actor_lr"])
+        for job in jobs
+        if job.algorithm == "bc"
+    }
+    assert told == {("all", "paper", None, 0.1), ("best", "small", 0.1, 0.1)}
+    assert {job.setting for job in jobs if job.algorithm == "mcq"} == ({"plain", "wide"} if shared else {""})
+
+
+KEPT = sorted((Path(__file__).parents[1] / "benchmarks" / "sweeps").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_specs_that_are_kept_can_be_expanded(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILDLY_DATA", str(tmp_path))
+    spec = read_spec(path)
+    for name in set(spec.datasets) - set(builtin_names()):  # collected by whoever runs it
+        made = make_dataset()
+        dataclasses.replace(made, meta=dataclasses.replace(made.meta, name=name)).save(tmp_path / name)
+    assert len(expand(spec)) >= len(spec.algorithms) * len(spec.datasets) * len(spec.seeds)
+
+
 def test_a_field_that_is_a_list_itself_is_crossed_by_a_list_of_lists(tmp_path: Path) -> None:
     one = expand(parsed(tmp_path, BOTH + "[fields]\nhidden = [64, 32]\n"))
     assert {(job.setting, job.plan.config["hidden"]) for job in one} == {("", (64, 32))}
@@ -121,6 +164,13 @@ def test_a_spec_may_say_whatever_train_takes(tmp_path: Path) -> None:
         ("[bc]\nlam = 0.5", "unknown key below [bc] 'lam'"),
         ("[bcc]\nsteps = 5", "unknown key 'bcc'"),
         ("mcq = 3", "'mcq' must be a table"),
+        ("variants = 3", "'variants' must be a table"),
+        ("[variants]\nwide = 3", "'wide' below [variants] must be a table: write [variants.wide]"),
+        ("[variants.wide]\nwidth = 3", "unknown key below [variants.wide] 'width'"),
+        ("[variants.wide]\nlam = []", "'lam' is an empty list"),
+        ("[mcq]\nvariants = 3", "'mcq.variants' must be a table"),
+        ("[bc.variants.mild]\nlam = 0.5", "unknown key below [bc.variants.mild] 'lam'"),
+        ("[bc.variants.mild]\nsteps = 'x'", "steps must be a whole number"),
         ("steps = 0", "steps must be at least 1"),
         ("steps = 6e3", "steps must be a whole number, got 6000.0"),
         ("check = 1", "check must be true or false"),
@@ -165,8 +215,9 @@ def test_a_dry_run_lists_the_jobs_and_makes_nothing(tmp_path: Path, capsys: pyte
 
 def test_the_spec_of_the_guide_can_be_expanded(tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text()
-    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(expand(parsed(tmp_path, text))) == 18
+    first, named = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(expand(parsed(tmp_path, first))) == 18
+    assert [job.setting for job in expand(parsed(tmp_path, named))] == ["all", "best-tenth", "careful", "robust"]
 
 
 # What a sweep does with its jobs. Here jobs run one after the other in this process.

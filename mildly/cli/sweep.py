@@ -30,6 +30,11 @@ _DESCRIPTION = """Train every combination of algorithms, data sets, fields and s
   [mcq]                     # for one algorithm alone
   steps = 8000
 
+  [mcq.variants.careful]    # settings with a name, each of them run
+  lam = 0.3
+  [mcq.variants.robust]
+  preset = "robust"
+
 Whatever ends a sweep, the same command goes on where it stood.
 """
 
