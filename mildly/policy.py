@@ -32,6 +32,8 @@ class Policy:
     scaling: Scaling | None = None
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
+    reward_scale: float = 1.0
+    """What rewards were multiplied with in training. Acting does not need it; going on with other data does."""
 
     @property
     def observation_size(self) -> int:
@@ -88,6 +90,7 @@ class Policy:
             "action_high": self.action_high,
             "observation_mean": self.scaling.mean.tolist() if self.scaling else None,
             "observation_std": self.scaling.std.tolist() if self.scaling else None,
+            "reward_scale": self.reward_scale,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
         with replacing(folder / WEIGHTS) as unfinished:
@@ -112,6 +115,7 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         mean, std = (_numbers(description, f"observation_{x}", actor.spec["observation_size"]) for x in ("mean", "std"))
         low, high = (_numbers(description, f"action_{x}", actor.spec["action_size"]) for x in ("low", "high"))
         scaling = Scaling(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
+        reward_scale = float(description.get("reward_scale", 1.0))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MildlyError(
             f"{folder}: no policy here (needs {DESCRIPTION} and {WEIGHTS}). Give the folder of a training run."
@@ -119,7 +123,7 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
-    return Policy(actor, scaling=scaling, action_low=low, action_high=high)
+    return Policy(actor, scaling=scaling, action_low=low, action_high=high, reward_scale=reward_scale)
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:

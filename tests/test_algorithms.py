@@ -20,6 +20,8 @@ from torch import Tensor
 import mildly
 from mildly.algorithms import ALGORITHMS, algorithm_named
 from mildly.algorithms.base import Algorithm, make_config
+from mildly.data.dataset import Dataset, Meta
+from mildly.data.replay import Batch, Replay
 from mildly.errors import MildlyError
 from mildly.policy import load_policy
 from mildly.training import checkpoint
@@ -133,6 +135,76 @@ def test_an_update_never_waits_for_the_device(name, fields, monkeypatch):
     with pytest.raises(AssertionError, match="on the host"):
         float(torch.zeros(()))
     learner.update(make_batch())
+
+
+# Sizes and devices
+
+ODD_SIZES = [(1, 1, 1), (1, 1, 7), (5, 1, 2), (1, 3, 1)]
+
+
+@every_preset
+@pytest.mark.parametrize(("observations", "actions", "rows"), ODD_SIZES)
+def test_one_of_a_kind_and_data_in_which_no_episode_ends_are_data_too(name, preset, observations, actions, rows):
+    """One observation, one action, a batch of one; the log stops in the middle of its only episode."""
+    kind, random = ALGORITHMS[name], np.random.default_rng(0)
+    data = Dataset.from_arrays(
+        observations=random.normal(size=(9, observations)),
+        actions=random.uniform(-1, 1, (9, actions)),
+        rewards=-random.random(9),
+        next_observations=random.normal(size=(9, observations)),
+        terminated=np.zeros(9, bool),
+        truncated=np.zeros(9, bool),
+        meta=Meta("odd"),
+    )
+    config = make_config(kind, preset, "odd", {**tiny_fields(kind), "batch_size": rows})
+    learner = kind(config, observations, actions, seed=0)
+    chosen = learner.select(data)
+    learner.prepare(chosen)
+    replay, stream = Replay.of(chosen, learner.device, learner.scaling), torch.Generator().manual_seed(0)
+    for step in range(6):
+        if step == 3:
+            learner.skip_start()
+        metrics = learner.update(replay.sample(rows, stream))
+        assert all(math.isfinite(value) for value in metrics.values())
+    assert learner.policy().act(data.observations[0]).shape == (actions,)
+    assert np.isfinite(learner.policy().act(data.observations)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [*((name, {}) for name in ALGORITHMS), *OPTIONS.items()], ids=lambda value: str(value)
+)
+def test_nothing_is_made_on_another_device_than_the_learners(name, fields, monkeypatch):
+    """`meta` has shapes but no numbers: a device that every machine has, and whose tensors mix with no others."""
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.zeros(3) + torch.zeros(3, device="meta")
+    monkeypatch.setattr(Algorithm, "random_stream", lambda *_: None)  # meta has no random numbers of its own
+    kind = ALGORITHMS[name]
+    config = kind.Config(**{**tiny_fields(kind), **fields})
+    learner = kind(config, OBSERVATIONS, ACTIONS, device="meta")
+    for _ in range(3):
+        metrics = learner.update(Batch(*(column.to("meta") for column in make_batch())))
+        assert {value.device.type for value in metrics.values()} == {"meta"}
+    assert {value.device.type for value in learner.state_dict().values() if value.ndim} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@every_algorithm
+def test_a_learner_moves_to_a_gpu_and_back(name):
+    learner = trained(name, 3)
+    kind = ALGORITHMS[name]
+    there, back = (kind(learner.config, OBSERVATIONS, ACTIONS, device=device) for device in ("cuda", "cpu"))
+    generators = {key for key, value in vars(learner).items() if isinstance(value, torch.Generator)}
+    weights = {key: value for key, value in learner.state_dict().items() if key not in generators}
+    there.load_state_dict({**there.state_dict(), **weights})  # each device has random numbers of its own
+    observations = make_dataset().observations
+    np.testing.assert_allclose(
+        there.policy().act(observations), learner.policy().act(observations), rtol=1e-4, atol=1e-4
+    )
+    metrics = there.update(Batch(*(column.cuda() for column in make_batch())))
+    assert all(math.isfinite(value) for value in metrics.values())
+    moved = {key: value.cpu() for key, value in there.state_dict().items() if key not in generators}
+    back.load_state_dict({**back.state_dict(), **moved})
+    assert not differing({key: value for key, value in back.state_dict().items() if key not in generators}, moved)
 
 
 # State

@@ -282,6 +282,15 @@ def test_the_scale_is_part_of_the_state():
     assert restored.reward_scale == iql.reward_scale != 1.0
 
 
+def test_the_policy_keeps_the_scale_of_the_rewards(tmp_path):
+    data, iql = make_dataset(), changed_iql(reward_scaling=True)
+    iql.prepare(data)
+    returns = data.episode_returns()
+    scale = load_policy(iql.policy(data.meta).save(tmp_path)).reward_scale
+    assert scale == pytest.approx(1000 / (returns.max() - returns.min()))
+    assert changed_iql().policy().reward_scale == 1
+
+
 def test_a_resumed_run_with_scaled_rewards_and_dropout_equals_an_uninterrupted_one(tmp_path):
     fields = {"reward_scaling": True, "dropout": 0.2, "decay_steps": 50, "steps": 40, "eval_every": 15}
     whole = train_tiny("iql", tmp_path / "whole", **fields)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
+from mildly import networks
 from mildly.actors import TanhGaussian, TanhGaussianActor
 from mildly.networks import Critics, mlp, polyak_update
 
@@ -63,6 +64,18 @@ def test_many_actions_a_state_equal_one_at_a_time(critics):
         slow = Layers.of_critic(critics, j)
         expected = [[slow(states[s], actions[s, n])[0] for n in range(4)] for s in range(6)]
         np.testing.assert_allclose(values[j].detach().numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 24, 25])
+def test_blocks_of_rows_give_the_values_and_gradients_of_all_at_once(critics, at_once, monkeypatch):
+    states, actions = make_batch(6).observations, torch.rand(6, 4, 2, requires_grad=True)
+    found = []
+    for rows in (10**6, at_once):
+        monkeypatch.setattr(networks, "ROWS_AT_ONCE", rows)
+        values = critics(states, actions)
+        found.append([values, *torch.autograd.grad(values.exp().sum(), [actions, *critics.parameters()])])
+    for whole, in_blocks in zip(*found, strict=True):
+        torch.testing.assert_close(in_blocks, whole)
 
 
 def test_actions_by_critic_are_judged_by_that_critic(critics):

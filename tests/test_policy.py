@@ -184,7 +184,7 @@ KEYS = ("format", "actor", "spec", "action_low", "action_high", "observation_mea
 def test_a_description_without_one_of_its_entries_is_an_error(policy, tmp_path, key):
     path = policy.save(tmp_path) / "policy.json"
     description = json.loads(path.read_text())
-    assert set(description) == set(KEYS)
+    assert set(description) == {*KEYS, "reward_scale"}
     del description[key]
     path.write_text(json.dumps(description))
     with pytest.raises(MildlyError, match=f"damaged.*{key}"):
@@ -203,6 +203,8 @@ def test_a_description_without_one_of_its_entries_is_an_error(policy, tmp_path, 
         ("observation_mean", [0.0] * 4),
         ("observation_std", None),
         ("observation_std", 1.0),
+        ("reward_scale", "much"),
+        ("reward_scale", None),
     ],
 )
 def test_a_description_with_a_wrong_entry_is_an_error(policy, tmp_path, key, value):
@@ -210,6 +212,14 @@ def test_a_description_with_a_wrong_entry_is_an_error(policy, tmp_path, key, val
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(MildlyError, match="damaged"):
         load_policy(tmp_path)
+
+
+def test_a_policy_from_before_rewards_had_a_scale_can_be_loaded(policy, tmp_path):
+    path = policy.save(tmp_path) / "policy.json"
+    description = json.loads(path.read_text())
+    del description["reward_scale"]
+    path.write_text(json.dumps(description))
+    assert load_policy(tmp_path).reward_scale == 1.0
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"policy"'])

@@ -60,6 +60,8 @@ class Algorithm(ABC):
     Config: ClassVar[type[Any]] = AlgorithmConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     """Named sets of config fields. `paper` is the default everywhere."""
+    reward_scale: float = 1.0
+    """What the data's rewards are multiplied with."""
 
     def __init__(
         self,
@@ -115,6 +117,7 @@ class Algorithm(ABC):
             scaling=self.scaling,
             action_low=meta.action_low if meta else None,
             action_high=meta.action_high if meta else None,
+            reward_scale=self.reward_scale,
         )
 
     def state_dict(self) -> dict[str, Tensor]:
