@@ -81,16 +81,17 @@ class Critics(nn.Module):
 
     def _layers(self, x: Tensor, freeze: bool) -> Tensor:
         """What the layers make of (critics, rows, o + a): (critics, rows, 1)."""
-        last = len(self.weights) - 1
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if freeze:
-                weight, bias = weight.detach(), bias.detach()
-            x = torch.baddbmm(bias, x, weight)
-            if i < last:
-                if self.layer_norm:
-                    x = nn.functional.layer_norm(x, x.shape[-1:])
-                x = x.relu_()
-        return x
+        *hidden, (weight, bias) = [
+            (weight.detach(), bias.detach()) if freeze else (weight, bias)
+            for weight, bias in zip(self.weights, self.biases, strict=True)
+        ]
+        for inner_weight, inner_bias in hidden:
+            x = torch.baddbmm(inner_bias, x, inner_weight)
+            if self.layer_norm:
+                x = nn.functional.layer_norm(x, x.shape[-1:])
+            x = x.relu_()
+        values: Tensor = (x * weight.transpose(1, 2)).sum(dim=-1, keepdim=True) + bias  # sooner than a product
+        return values
 
 
 def orthogonal_(network: nn.Module) -> None:
