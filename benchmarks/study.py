@@ -1,12 +1,12 @@
-"""A study of a sweep: a table of the final scores, settings by data sets, and a picture against one hyperparameter.
+"""A study of a sweep: a table of the final scores, settings by data sets, and a picture.
 
 Usage:
 
     python benchmarks/study.py runs/lambda --of lam --picture docs/images/lambda.png -o benchmarks/results/lambda.json
 
-A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name), or else the algorithm. `--picture` without
-`--of` draws scores against steps. The final score of a run is the mean of its
-last ten evaluations. The record holds every episode's return of every run.
+A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name), the algorithm, or both where both differ.
+The picture shows final scores against the hyperparameter of `--of`, without one scores against steps, or with `--final`
+the final score of every run, the mean of its last ten evaluations. The record holds every episode's return.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Groups = dict[str, dict[str, list[Result]]]
 def grouped(results: Sequence[Result]) -> Groups:
     """Runs by setting and data set, in the order in which settings are found."""
     groups: Groups = {}
+    several = len({result.plan.algorithm for result in results}) > 1
     for result in results:
         if result.evaluations:
-            name, folder = result.plan.data.name, result.path.parent.name
-            setting = result.plan.algorithm if folder == safe(name) else folder
+            name, folder, algorithm = result.plan.data.name, result.path.parent.name, result.plan.algorithm
+            setting = algorithm if folder == safe(name) else f"{algorithm}, {folder}" if several else folder
             groups.setdefault(setting, {}).setdefault(name, []).append(result)
     return groups
 
@@ -126,6 +127,24 @@ def draw_learning(groups: Groups, path: Path) -> None:
     figure.savefig(path)
 
 
+def draw_final(groups: Groups, path: Path) -> None:
+    """A panel a data set, a line a setting: a dot for every run's final score, a bar for their mean."""
+    from matplotlib.figure import Figure
+
+    datasets, settings = _datasets(groups), list(groups)[::-1]
+    figure = Figure(figsize=(1.2 + 2.6 * len(datasets), 0.8 + 0.24 * len(settings)), layout="constrained", dpi=110)
+    for axis, name in zip(figure.subplots(1, len(datasets), sharey=True, squeeze=False)[0], datasets, strict=True):
+        for place, setting in enumerate(settings):
+            results = groups[setting].get(name, [])
+            scores = [result.score for result in results if result.score is not None]
+            axis.barh(place, statistics.mean(scores) if scores else 0.0, color=_COLOURS[0], alpha=0.35)
+            axis.scatter(scores, [place] * len(scores), s=12, color=_COLOURS[0], zorder=3)
+        axis.set_yticks(range(len(settings)), settings, fontsize=8)
+        axis.set_xlabel("final score", fontsize=8)
+        _dress(axis, name)
+    figure.savefig(path)
+
+
 def _datasets(groups: Groups) -> list[str]:
     return list(dict.fromkeys(name for row in groups.values() for name in row))
 
@@ -152,6 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path, nargs="+", help="folders of sweeps")
     parser.add_argument("--of", default="", help="the hyperparameter for the picture, such as lam")
+    parser.add_argument("--final", action="store_true", help="the picture is of final scores alone")
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     parser.add_argument("-o", "--out", type=Path, help="record to write")
     parser.add_argument("--note", default="", help="what a reader of the record should know")
@@ -164,6 +184,8 @@ def main() -> None:
         print(f"\n{len(incomplete)} of {len(results)} runs are not complete, first {incomplete[0]}.")
     if args.picture and args.of:
         draw(groups, args.of, args.picture)
+    elif args.picture and args.final:
+        draw_final(groups, args.picture)
     elif args.picture:
         draw_learning(groups, args.picture)
     if args.out:
