@@ -200,10 +200,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merged(old: dict[str, Any], entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A record with a seed's row in it. Rows of other seeds stay if they were measured in the same way."""
+    """A record with a seed's row in it. Rows of other seeds stay if the same code measured them in the same way."""
     entry = json.loads(json.dumps(entry))  # a tuple is a list in a record that was read
     alike = all(old.get(key) == entry[key] for key in ("settings", "data", "configs"))
-    others = [other for other in old.get("seeds", []) if other["seed"] != row["seed"]] if alike else []
+    kept = [other for other in old.get("seeds", []) if other["seed"] != row["seed"]] if alike else []
+    others = [other for other in kept if other.get("versions") == row.get("versions")]
     rows = sorted([*others, row], key=lambda kept: int(kept["seed"]))
     return {**entry, "summary": summary(rows), "seeds": rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -10,25 +11,35 @@ from torch import Tensor
 
 
 class _Slots(NamedTuple):
-    """What the kernel is called with, in the order of the parameters."""
+    """Parameters that step together, and what the kernel is called with besides."""
 
     parameters: list[Tensor]
     means: list[Tensor]
     squares: list[Tensor]
-    taken: Tensor
-    """Steps taken; all parameters take every step together, so that one count serves them all."""
+    counts: list[Tensor]
+    """Steps that each has taken; those that always step together share one."""
+    distinct: list[Tensor]
+    """The counts without repetition."""
 
 
 class Adam(torch.optim.Adam):
-    """torch's fused Adam, to the bit, for parameters that all have a gradient in every step.
+    """torch's fused Adam, to the bit.
 
     torch's own `step` sorts its tensors by device anew each time and counts for each of them, which with small networks
-    takes longer than the kernel.
+    takes longer than the kernel. Here lists are kept, and parameters that always step together have one count.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
-        super().__init__(parameters, **settings, fused=True)
-        self._slots: _Slots | None = None
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay, fused=True)
+        self._parts: dict[tuple[bool, ...], _Slots] = {}
+        """By which parameters have a gradient."""
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's: a count for every parameter."""
@@ -36,9 +47,12 @@ class Adam(torch.optim.Adam):
         return state | {"state": {i: kept | {"step": kept["step"].clone()} for i, kept in state["state"].items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's."""
+        """As torch's, but that equal counts are one again."""
         super().load_state_dict(state_dict)
-        self._slots = None
+        self._parts = {}
+        shared: dict[float, Tensor] = {}
+        for kept in self.state.values():
+            kept["step"] = shared.setdefault(kept["step"].item(), kept["step"])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -51,18 +65,24 @@ class Adam(torch.optim.Adam):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of all parameters."""
+        """One step of all parameters that have a gradient."""
         if closure is not None or len(self.param_groups) != 1:
             raise NotImplementedError("one group of parameters, and no closure")
-        slots, group = self._slots or self._open(), self.param_groups[0]
-        slots.taken.add_(1)
+        (group,) = self.param_groups
+        gradients = [parameter.grad for parameter in group["params"]]
+        moving = tuple(gradient is not None for gradient in gradients)
+        if not any(moving):
+            return None
+        slots = self._parts.get(moving) or self._open(moving)
+        for count in slots.distinct:
+            count.add_(1)
         torch._fused_adam_(
             slots.parameters,
-            [parameter.grad for parameter in slots.parameters],  # type: ignore[misc]  # none is None
+            [gradient for gradient in gradients if gradient is not None],
             slots.means,
             slots.squares,
             [],
-            [slots.taken] * len(slots.parameters),
+            slots.counts,
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -73,22 +93,28 @@ class Adam(torch.optim.Adam):
         )
         return None
 
-    def _open(self) -> _Slots:
-        """The state, made at the first step as torch makes it, as lists."""
-        parameters: list[Tensor] = self.param_groups[0]["params"]
+    def _open(self, moving: tuple[bool, ...]) -> _Slots:
+        """The state of the parameters that move, made at their first step as torch makes it, as lists."""
+        parameters: list[Tensor] = list(compress(self.param_groups[0]["params"], moving))
+        start = torch.zeros((), device=parameters[0].device)
         for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter] |= {
-                    "step": torch.zeros((), device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-        count = self.state[parameters[0]]["step"]
-        for parameter in parameters:
-            self.state[parameter]["step"] = count
-        means, squares = ([self.state[p][slot] for p in parameters] for slot in ("exp_avg", "exp_avg_sq"))
-        self._slots = _Slots(parameters, means, squares, taken=count)
-        return self._slots
+            if parameter not in self.state:
+                zeros = {slot: torch.zeros_like(parameter) for slot in ("exp_avg", "exp_avg_sq")}
+                self.state[parameter] = {"step": start, **zeros}
+        resting = set(self.state) - set(parameters)
+        kept = {id(self.state[parameter]["step"]) for parameter in resting}
+        own: dict[int, Tensor] = {}
+        states = [self.state[parameter] for parameter in parameters]
+        for state in states:
+            count = state["step"]
+            if id(count) in kept:  # from now on these are counted apart from those that rest
+                state["step"] = own.setdefault(id(count), count.clone())
+        if own:
+            self._parts.clear()
+        means, squares, counts = ([state[slot] for state in states] for slot in ("exp_avg", "exp_avg_sq", "step"))
+        distinct = list({id(count): count for count in counts}.values())
+        self._parts[moving] = _Slots(parameters, means, squares, counts, distinct)
+        return self._parts[moving]
 
 
 def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:

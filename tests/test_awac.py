@@ -271,11 +271,15 @@ def test_no_value_exceeds_the_ceiling_and_those_at_it_give_no_gradient():
     assert torch.equal((actions.grad != 0).any(dim=1), values[0] < 0)
 
 
-def test_a_ceiling_below_what_the_rewards_allow_is_refused():
+def test_a_ceiling_below_returns_that_the_data_show_is_refused():
     data, awac = make_dataset(), tiny("awac", value_ceiling=0.0)
-    with pytest.raises(MildlyError, match=r"tiny: rewards reach .*value_ceiling of 0 .*Set it to None"):
+    with pytest.raises(MildlyError, match=r"tiny: discounted returns reach .*value_ceiling of 0 .*Set it to None"):
         awac.prepare(data)
     awac.prepare(dataclasses.replace(data, rewards=-np.abs(data.rewards)))
+    goal = dataclasses.replace(data, rewards=data.terminated.astype(np.float32))  # paid once, and then it is over
+    tiny("awac", value_ceiling=1.0).prepare(goal)
+    with pytest.raises(MildlyError, match=r"returns reach 1, above the value_ceiling of 0.9 "):
+        tiny("awac", value_ceiling=0.9).prepare(goal)
     tiny("awac", value_ceiling=1000.0).prepare(data)
     tiny("awac").prepare(data)
 
@@ -302,6 +306,8 @@ def test_the_preset_for_hands_is_the_authors_and_the_paper_takes_its_actor_on_ad
     assert (hand.value_ceiling, hand.ignore_terminals) == (0.0, True)
     assert (adroit.value_ceiling, adroit.ignore_terminals) == (None, False)
     assert make_config(AWAC, "hand", "hopper-medium-v2", {}) == hand
+    small = make_config(AWAC, "small", "pen-human-v0", {})
+    assert (small.beta, small.baseline, small.hidden, small.actor_hidden) == (0.5, "mean", (128, 128), (128, 128))
 
 
 @pytest.mark.parametrize(

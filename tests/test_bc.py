@@ -175,7 +175,8 @@ def test_the_best_episodes_are_whole_and_in_their_order_and_of_equals_the_earlie
         assert picked is data
     else:
         assert picked.meta.fingerprint == ""
-        assert picked.meta.notes == (f"Only the {len(chosen)} best of 5 episodes by return.",)
+        words = f"Only the {len(chosen)} best of 5 episodes by return, {len(rows)} of 12 transitions."
+        assert picked.meta.notes == (words,)
 
 
 def test_a_share_is_not_rounded_down_by_an_error_of_floating_point():
@@ -207,12 +208,13 @@ def test_select_gives_all_of_the_data_unless_asked():
     assert len(tiny("bc", best_episodes=0.4).select(data)) == 6
 
 
-def test_training_sees_the_best_episodes_alone_and_its_scaling_is_of_these(tmp_path):
+def test_training_sees_the_best_episodes_alone_and_its_scaling_is_of_these(tmp_path, capsys):
     data = load_dataset("pendulum-mixed")
     chosen = best_episodes(data, 0.1)
     assert len(chosen) < len(data) / 5
     assert chosen.episode_returns().min() >= np.sort(data.episode_returns())[-len(chosen.episodes())]
     run = train_tiny("bc", tmp_path / "run", best_episodes=0.1, steps=20, eval_every=0, normalise_observations=True)
+    assert f"Only the 9 best of 97 episodes by return, {len(chosen):,} of {len(data):,}" in capsys.readouterr().err
     scaling = load_policy(run.path).scaling
     np.testing.assert_allclose(scaling.mean, chosen.observations.mean(0), atol=1e-4)
     same = train_tiny("bc", tmp_path / "same", dataset=chosen, steps=20, eval_every=0, normalise_observations=True)

@@ -127,6 +127,8 @@ def test_seeds_join_a_record_that_was_measured_alike_and_replace_any_other():
     for old in (once, json.loads(json.dumps(once))):  # of this process, or read from the file
         twice = peers.merged(old, entry, row(0, [2.0], [2.0]))
         assert [kept["seed"] for kept in twice["seeds"]] == [0, 1]
+    newer = peers.merged(twice, entry, row(0, [2.0], [2.0]) | {"versions": {"ours": "another"}})
+    assert [kept["seed"] for kept in newer["seeds"]] == [0]
     again = peers.merged(twice, {**entry, "settings": {"steps": 7}}, row(0, [3.0], [3.0]))
     assert [kept["seed"] for kept in again["seeds"]] == [0]
 

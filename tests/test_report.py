@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -112,6 +113,33 @@ def test_groups_are_named_by_the_fields_that_set_them_apart(tmp_path):
     write_run(tmp_path / "b", config={"lam": 0.9})
     write_run(tmp_path / "c", "bc", config={"lam": 0.1})
     assert make_report([tmp_path]).labels == ["bc", "mcq lam=0.5", "mcq lam=0.9"]
+
+
+def test_runs_of_a_sweep_have_the_names_that_its_file_gives_them(tmp_path):
+    many = {f"field{j}": j for j in range(6)}
+    write_run(tmp_path / "mcq/pendulum-mixed/printed/seed-0")
+    write_run(tmp_path / "mcq/pendulum-mixed/robust,lam=0.5/seed-0", preset="robust", config=many)
+    write_run(tmp_path / "bc/pendulum-mixed/seed-0", "bc")
+    assert make_report([tmp_path]).labels == ["bc", "mcq printed", "mcq robust lam=0.5"]
+
+
+def test_names_of_two_sweeps_that_clash_are_made_of_the_fields(tmp_path):
+    for sweep, lam in (("one", 0.5), ("two", 0.9)):
+        write_run(tmp_path / sweep / "mcq/pendulum-mixed/best/seed-0", config={"lam": lam})
+    assert make_report([tmp_path]).labels == ["mcq lam=0.5", "mcq lam=0.9"]
+    write_run(tmp_path / "three", config={"lam": 0.7})  # from no sweep
+    assert make_report([tmp_path]).labels == ["mcq lam=0.5", "mcq lam=0.7", "mcq lam=0.9"]
+
+
+def test_a_seed_that_was_run_twice_counts_once(tmp_path):
+    for folder, seed, level in (("a", 0, 10.0), ("b", 0, 30.0), ("c", 1, 40.0)):
+        write_run(tmp_path / folder, seed=seed, level=level)
+    (group,) = make_report([tmp_path]).groups
+    assert sorted(group.scores) == [20.0, 40.0]
+    assert (group.mean, group.seeds) == (30.0, 2)
+    shutil.rmtree(tmp_path / "c")
+    (group,) = make_report([tmp_path]).groups
+    assert (group.mean, group.std) == (20.0, None)
 
 
 def test_fields_that_differ_only_between_data_sets_are_not_in_the_name(tmp_path):

@@ -26,7 +26,7 @@ from mildly.errors import MildlyError
 from mildly.experiments import local, process, worker
 from mildly.experiments.board import Board, Counts
 from mildly.experiments.process import Task, last_line, reached
-from mildly.experiments.spec import Job, Spec, expand, options_of_train, read_spec
+from mildly.experiments.spec import Job, Spec, expand, options_of_train, read_spec, setting_of
 from mildly.experiments.summary import summarise
 from mildly.experiments.sweep import _cores, run_sweep
 from mildly.run import Run
@@ -118,6 +118,31 @@ def test_an_algorithm_s_own_variants_stand_in_the_place_of_the_shared_ones(tmp_p
     assert {job.setting for job in jobs if job.algorithm == "mcq"} == ({"plain", "wide"} if shared else {""})
 
 
+def test_shared_variants_that_mean_the_same_for_an_algorithm_are_run_once(tmp_path: Path) -> None:
+    jobs = expand(parsed(tmp_path, BOTH + "[variants.a]\nlam = 0.5\n[variants.b]\nlam = 0.7\n"))
+    assert {job.setting for job in jobs if job.algorithm == "mcq"} == {"a", "b"}
+    assert [job.name for job in jobs if job.algorithm == "bc"] == ["bc/pendulum-mixed/seed-0", "bc/hopper-mixed/seed-0"]
+    wide = "[variants.a]\nlam = 0.5\n[variants.b]\nlam = 0.7\n[variants.wide]\nhidden = [64, 64]\n"
+    jobs = expand(parsed(tmp_path, BOTH + wide))
+    assert {job.setting for job in jobs if job.algorithm == "bc"} == {"a", "wide"}
+
+
+def test_none_is_written_as_text_where_a_field_may_be_nothing(tmp_path: Path) -> None:
+    jobs = expand(parsed(tmp_path, BOTH + "[bc]\nbest_episodes = [0.1, 'None']\n"))
+    told = {(job.setting, job.plan.config["best_episodes"]) for job in jobs if job.algorithm == "bc"}
+    assert told == {("best_episodes=0.1", 0.1), ("best_episodes=None", None)}
+
+
+def test_a_setting_can_be_read_from_the_folder_of_a_job(tmp_path: Path) -> None:
+    jobs = expand(parsed(tmp_path, BOTH + "[mcq]\nlam = [0.5, 0.7]\n" + VARIANTS))
+    for job in jobs:
+        assert setting_of(tmp_path / job.name, job.plan) == job.setting
+        assert setting_of(tmp_path / "runs" / "first", job.plan) is None
+        assert setting_of((tmp_path / job.name).parent / "seed-7", job.plan) is None
+    (plain, *_) = expand(parsed(tmp_path, BOTH))
+    assert setting_of(tmp_path / plain.name, plain.plan) == ""
+
+
 KEPT = sorted((Path(__file__).parents[1] / "benchmarks" / "sweeps").glob("*.toml"))
 
 
@@ -171,6 +196,9 @@ def test_a_spec_may_say_whatever_train_takes(tmp_path: Path) -> None:
         ("[mcq]\nvariants = 3", "'mcq.variants' must be a table"),
         ("[bc.variants.mild]\nlam = 0.5", "unknown key below [bc.variants.mild] 'lam'"),
         ("[bc.variants.mild]\nsteps = 'x'", "steps must be a whole number"),
+        ("[bc.variants.'..']\nsteps = 5", "'..' below [bc.variants] cannot be the name of a folder"),
+        ("[bc.variants.'a b']\n[bc.variants.'a/b']", "two jobs would be called bc/pendulum-mixed/a_b/seed-0"),
+        ("[fields]\nlam = 'None'", "lam must be a number or 'auto', got 'None'"),
         ("steps = 0", "steps must be at least 1"),
         ("steps = 6e3", "steps must be a whole number, got 6000.0"),
         ("check = 1", "check must be true or false"),

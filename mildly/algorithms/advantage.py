@@ -83,9 +83,9 @@ class AdvantageWeighted(ActorCritic):
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
-        """The authors' values on a family of data sets; the preset `hand` is one of them already."""
-        found = {} if preset == "hand" else cls.FAMILIES.get(family(name) or "", {})
-        return dict(found)
+        """The authors' values on a family of data sets, where the preset does not say otherwise."""
+        found = cls.FAMILIES.get(family(name) or "", {})
+        return {field: value for field, value in found.items() if field not in cls.PRESETS[preset]}
 
 
 def family(name: str) -> str | None:

@@ -27,6 +27,7 @@ from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, batc
 from mildly.algorithms.base import Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
+from mildly.data.returns import discounted_returns
 from mildly.errors import MildlyError
 from mildly.networks import Critics, polyak_update
 from mildly.optimiser import minimise
@@ -104,12 +105,15 @@ class AWAC(AdvantageWeighted):
 
     def prepare(self, dataset: Dataset) -> None:
         """Besides what is learnt from returns, whether the ceiling can be right."""
-        ceiling, best = self.config.value_ceiling, float(dataset.rewards.max())
-        if ceiling is not None and best > 0 and best / (1 - self.config.gamma) > ceiling:
-            raise MildlyError(
-                f"{dataset.meta.name}: rewards reach {best:.6g}, so that values may exceed the value_ceiling of "
-                f"{ceiling:g} (of the preset `hand`, if you did not set it), and could not be learnt. Set it to None."
-            )
+        ceiling = self.config.value_ceiling
+        if ceiling is not None:
+            value, shown = discounted_returns(dataset, self.config.gamma)
+            best = float((value * shown).max())  # what the data show, without a guess at what would follow
+            if best > ceiling:
+                raise MildlyError(
+                    f"{dataset.meta.name}: discounted returns reach {best:.6g}, above the value_ceiling of {ceiling:g} "
+                    "(of the preset `hand`, if you did not set it), and could not be learnt. Set it to None."
+                )
         super().prepare(dataset)
 
     def learn(self, batch: Batch) -> Metrics:

@@ -73,13 +73,13 @@ def _bounds(
         low, high, kept = _found_bounds(actions)
         if kept:
             notes.append(
-                "Actions lie within [-1, 1] and were kept. If their bounds are others, give them with --action-low and "
-                "--action-high."
+                "Actions lie within [-1, 1] and were kept. If their bounds are others, give them to `mildly data "
+                "convert` with --action-low and --action-high."
             )
             return low, high, True
         notes.append(
             f"Actions were mapped to [-1, 1] from the bounds found in the data: {_words(low, high)}. "
-            "If wider ones are allowed, give them with --action-low and --action-high."
+            "If wider ones are allowed, give them to `mildly data convert` with --action-low and --action-high."
         )
         return low, high, False
     low, high, origin = stated
@@ -90,7 +90,7 @@ def _bounds(
     if origin == "the environment" and _looks_scaled(actions, low, high):
         notes.append(
             "The actions fill [-1, 1] though the environment's bounds are wider, so they are taken for scaled "
-            "already. If they are not, give the bounds with --action-low and --action-high."
+            "already. If they are not, give the bounds to `mildly data convert` with --action-low and --action-high."
         )
         return low, high, True
     notes.append(f"Actions were mapped to [-1, 1] from the bounds of {origin}: {_words(low, high)}.")

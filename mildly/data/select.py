@@ -23,7 +23,8 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
         return dataset
     best = np.argsort(-dataset.episode_returns(), kind="stable")[:count]
     chosen = [episodes[i] for i in np.sort(best)]
-    note = f"Only the {count} best of {len(episodes)} episodes by return."
+    rows = sum(episode.stop - episode.start for episode in chosen)
+    note = f"Only the {count:,} best of {len(episodes):,} episodes by return, {rows:,} of {len(dataset):,} transitions."
     meta = dataclasses.replace(dataset.meta, notes=(*dataset.meta.notes, note), fingerprint="")
     try:
         return Dataset(**{name: _pick(getattr(dataset, name), chosen) for name in FIELDS}, meta=meta)

@@ -149,6 +149,8 @@ def _variants(place: str, given: Any) -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(given, dict):
         raise MildlyError(f"'{place}' must be a table: write [{place}.NAME] and values below.")
     for name, values in given.items():
+        if not name.strip("."):
+            raise MildlyError(f"'{name}' below [{place}] cannot be the name of a folder.")
         if not isinstance(values, dict):
             raise MildlyError(f"'{name}' below [{place}] must be a table: write [{place}.{name}] and its values below.")
     return given
@@ -198,21 +200,55 @@ def expand(spec: Spec) -> list[Job]:
 
     jobs, known = [], options_of_train()
     for algorithm in spec.algorithms:
-        kind, own = algorithm_named(algorithm), spec.own.get(algorithm, {})
-        variants = spec.own_variants.get(algorithm) or spec.variants or {"": {}}
-        for dataset, (variant, varied) in itertools.product(spec.datasets, variants.items()):
-            given = {**spec.options, **spec.fields, **own, **varied}
+        kind = algorithm_named(algorithm)
+        for dataset, (variant, given) in itertools.product(spec.datasets, _variants_of(spec, algorithm).items()):
             options = {name: value for name, value in given.items() if name in known}
-            fields = {name: value for name, value in given.items() if name in _field_names(kind)}
+            fields = {name: _with_none(kind, name, given[name]) for name in given if name in _field_names(kind)}
             for crossed, values in _crossed(kind, fields):
                 setting = ",".join(part for part in (safe(variant), crossed) if part)
                 jobs += [_job(algorithm, dataset, seed, setting, options, values) for seed in spec.seeds]
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if twice:
         raise MildlyError(
-            f"two jobs would be called {twice[0]}: a value is listed twice, or two data sets have the same name."
+            f"two jobs would be called {twice[0]}: something is listed twice, or two data sets or variants have names "
+            "that are the same as a folder's."
         )
     return sorted(jobs, key=lambda job: spec.seeds.index(job.seed))
+
+
+def _variants_of(spec: Spec, algorithm: str) -> dict[str, dict[str, Any]]:
+    """All that is given for an algorithm, by variant; shared variants that mean the same for it are one."""
+    from mildly.algorithms import algorithm_named
+
+    common = {**spec.options, **spec.fields, **spec.own.get(algorithm, {})}
+    known = {*options_of_train(), *_field_names(algorithm_named(algorithm))}
+    different: dict[str, Mapping[str, Any]] = dict(spec.own_variants.get(algorithm, {}))
+    if not different:
+        for name, varied in spec.variants.items():
+            said = {key: value for key, value in varied.items() if key in known}
+            if said not in different.values():
+                different[name] = said
+    if list(different.values()) == [{}] and algorithm not in spec.own_variants:
+        different = {"": {}}
+    return {name: {**common, **varied} for name, varied in (different or {"": {}}).items()}
+
+
+def _with_none(kind: Any, name: str, value: Any) -> Any:
+    """TOML has no None: the text "None" stands for it where a field may be nothing."""
+    if isinstance(value, list):
+        return [_with_none(kind, name, item) for item in value]
+    optional = type(None) in get_args(get_type_hints(kind.Config)[name])
+    return None if value == "None" and optional else value
+
+
+def setting_of(path: Path, plan: Plan) -> str | None:
+    """What the folder of a sweep's run says of its setting, the inverse of a job's name; None for any other folder."""
+    named = (plan.algorithm, safe(plan.data.name))
+    if path.name != f"seed-{plan.seed}":
+        return None
+    if path.parts[-3:-1] == named:
+        return ""
+    return path.parts[-2] if path.parts[-4:-2] == named else None
 
 
 def _crossed(kind: Any, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mildly.data.dataset import Array
 from mildly.evaluation.results import spread
+from mildly.experiments.spec import setting_of
 from mildly.report.reading import Record
 
 _NAMED_FIELDS = 4  # a name of more fields than this is no name; such groups are numbered
@@ -35,9 +36,13 @@ class Group:
 
     @cached_property
     def scores(self) -> Array:
-        """Each evaluated run's score: the mean of its last ten evaluations."""
-        found = [self.score_of(record) for record in self.records]
-        return np.array([score for score in found if score is not None])
+        """Each evaluated seed's score, the mean of its last ten evaluations; the mean of its runs if it has several."""
+        by_seed: dict[int, list[float]] = defaultdict(list)
+        for record in self.records:
+            score = self.score_of(record)
+            if score is not None:
+                by_seed[record.plan.seed].append(score)
+        return np.array([np.mean(scores) for scores in by_seed.values()])
 
     def score_of(self, record: Record) -> float | None:
         """A run's score; None before its first evaluation."""
@@ -161,9 +166,11 @@ def _labels(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
             for preset in presets:
                 same = (examples[key] for key, record in own.items() if record.plan.preset == preset)
                 fields[algorithm] |= dict.fromkeys(differing(same))
-    labels = {}
+    labels = _labels_of_sweeps(by_set)
     numbers: dict[str, int] = defaultdict(int)
     for key, algorithm in algorithms.items():
+        if key in labels:
+            continue
         names = list(fields[algorithm])
         if len(names) > _NAMED_FIELDS:
             numbers[algorithm] += 1
@@ -173,6 +180,23 @@ def _labels(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
         if "preset" in names:
             said.insert(0, examples[key]["preset"])
         labels[key] = " ".join([algorithm, *said])
+    return labels
+
+
+def _labels_of_sweeps(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
+    """Names for the keys of algorithms whose runs all come from a sweep: what its file calls them, if that is clear."""
+    found: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for dataset, members in by_set.items():
+        for record in members:
+            setting = setting_of(record.path.absolute(), record.plan)
+            label = "" if setting is None else " ".join([record.plan.algorithm, *setting.split(",")]).strip()
+            found[record.plan.algorithm][dataset, label].add(_key(record))
+    labels: dict[str, str] = {}
+    for by_label in found.values():
+        pairs = {(key, label) for (_, label), keys in by_label.items() for key in keys}
+        one_to_one = all(label and len(keys) == 1 for (_, label), keys in by_label.items())
+        if one_to_one and len(pairs) == len(dict(pairs)):
+            labels |= dict(pairs)
     return labels
 
 

@@ -125,7 +125,7 @@ def train(
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
     run.check_free()
     training = _Training(run, plan, data)  # first, since what fails here must leave no folder
-    training.said = said
+    training.said = [*said, *training.said]
     run.create(plan)
     with run.locked():
         try:
@@ -204,7 +204,7 @@ class _Training:
         self.counts: Counter[str] = Counter()
         """Steps in each of those sums: an algorithm may begin with other metrics than it ends with."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.said: list[str] = []
+        self.said = [note for note in chosen.meta.notes if note not in data.meta.notes]
         """What to say of the data before the first step."""
 
     def go(self) -> Run:

@@ -25,8 +25,8 @@ REPLAY = Path(__file__).resolve().parents[3] / "shared" / "data" / "pendulum" / 
 
 DOOR = REPLAY.parents[1] / "adroit_human" / "door-human-dapg.npz"
 KEPT = (
-    "Actions lie within [-1, 1] and were kept. If their bounds are others, give them with --action-low and "
-    "--action-high."
+    "Actions lie within [-1, 1] and were kept. If their bounds are others, give them to `mildly data convert` with "
+    "--action-low and --action-high."
 )
 
 

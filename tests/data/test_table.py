@@ -80,7 +80,7 @@ def test_a_csv_file_with_quotes_and_a_byte_order_mark(tmp_path: Path, name: str,
         "1 row(s) at the end of an episode have no next observation and were left out; "
         "where their observation is the next one of the row before, it was used.",
         "Actions were mapped to [-1, 1] from the bounds found in the data: -2 to 4. "
-        "If wider ones are allowed, give them with --action-low and --action-high.",
+        "If wider ones are allowed, give them to `mildly data convert` with --action-low and --action-high.",
     )
 
 
