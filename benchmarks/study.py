@@ -22,7 +22,7 @@ import numpy as np
 from record import record, write
 
 from mildly.evaluation.results import Result, load_results, spread
-from mildly.experiments.spec import safe
+from mildly.experiments.spec import setting_of
 from mildly.run import Run
 
 Groups = dict[str, dict[str, list[Result]]]
@@ -35,9 +35,9 @@ def grouped(results: Sequence[Result]) -> Groups:
     several = len({result.plan.algorithm for result in results}) > 1
     for result in results:
         if result.evaluations:
-            name, folder, algorithm = result.plan.data.name, result.path.parent.name, result.plan.algorithm
-            setting = algorithm if folder == safe(name) else f"{algorithm}, {folder}" if several else folder
-            groups.setdefault(setting, {}).setdefault(name, []).append(result)
+            algorithm, setting = result.plan.algorithm, setting_of(result.path.absolute(), result.plan)
+            label = algorithm if not setting else f"{algorithm}, {setting}" if several else setting
+            groups.setdefault(label, {}).setdefault(result.plan.data.name, []).append(result)
     return groups
 
 
