@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
@@ -416,7 +417,10 @@ def test_an_existing_folder_is_refused_before_an_agent_is_trained(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_leaves_nothing_half_written(tmp_path: Path, number: int, code: int) -> None:
     args = ["data", "collect", "set", "--env", "Pendulum-v1", "--steps", "10000000"]
-    process = subprocess.Popen([*COMMAND, *args], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    heed = functools.partial(
+        signal.signal, number, signal.SIG_DFL
+    )  # tests in the background inherit that it is ignored
+    process = subprocess.Popen([*COMMAND, *args], cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     until = time.monotonic() + 60
     while not list(tmp_path.glob(".set-*/content/*.npy")) and time.monotonic() < until:
         time.sleep(0.01)
