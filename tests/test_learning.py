@@ -45,7 +45,7 @@ def test_the_demo_ends_within_five_minutes_with_mcq_on_top(tmp_path):
     scores = {
         line.split()[0].strip(":"): float(line.split()[-2])
         for line in done.stdout.splitlines()
-        if line.startswith(("the data itself", "BC", "MCQ"))
+        if line.strip().startswith(("the data itself", "BC", "MCQ"))
     }
     assert scores["MCQ"] > max(scores["the"], scores["BC"]) + 20
 
