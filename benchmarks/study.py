@@ -35,7 +35,7 @@ def grouped(results: Sequence[Result]) -> Groups:
     several = len({result.plan.algorithm for result in results}) > 1
     for result in results:
         if result.evaluations:
-            algorithm, setting = result.plan.algorithm, setting_of(result.path.absolute(), result.plan)
+            algorithm, setting = result.plan.algorithm, setting_of(result.path, result.plan)
             label = algorithm if not setting else f"{algorithm}, {setting}" if several else setting
             groups.setdefault(label, {}).setdefault(result.plan.data.name, []).append(result)
     return groups

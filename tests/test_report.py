@@ -136,7 +136,7 @@ def test_a_seed_that_was_run_twice_counts_once(tmp_path):
         write_run(tmp_path / folder, seed=seed, level=level)
     (group,) = make_report([tmp_path]).groups
     assert sorted(group.scores) == [20.0, 40.0]
-    assert (group.mean, group.seeds) == (30.0, 2)
+    assert (group.mean, group.seeds, len(group.evaluated())) == (30.0, 2, 3)
     shutil.rmtree(tmp_path / "c")
     (group,) = make_report([tmp_path]).groups
     assert (group.mean, group.std) == (20.0, None)

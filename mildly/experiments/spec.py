@@ -210,8 +210,8 @@ def expand(spec: Spec) -> list[Job]:
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if twice:
         raise MildlyError(
-            f"two jobs would be called {twice[0]}: something is listed twice, or two data sets or variants have names "
-            "that are the same as a folder's."
+            f"two jobs would be called {twice[0]}: something is listed twice, or the names of two data sets or of two "
+            "variants make the same folder."
         )
     return sorted(jobs, key=lambda job: spec.seeds.index(job.seed))
 
@@ -221,16 +221,18 @@ def _variants_of(spec: Spec, algorithm: str) -> dict[str, dict[str, Any]]:
     from mildly.algorithms import algorithm_named
 
     common = {**spec.options, **spec.fields, **spec.own.get(algorithm, {})}
+    own = spec.own_variants.get(algorithm)
+    if own:
+        return {name: {**common, **varied} for name, varied in own.items()}
     known = {*options_of_train(), *_field_names(algorithm_named(algorithm))}
-    different: dict[str, Mapping[str, Any]] = dict(spec.own_variants.get(algorithm, {}))
-    if not different:
-        for name, varied in spec.variants.items():
-            said = {key: value for key, value in varied.items() if key in known}
-            if said not in different.values():
-                different[name] = said
-    if list(different.values()) == [{}] and algorithm not in spec.own_variants:
-        different = {"": {}}
-    return {name: {**common, **varied} for name, varied in (different or {"": {}}).items()}
+    different: dict[str, dict[str, Any]] = {}
+    for name, varied in spec.variants.items():
+        said = {key: value for key, value in varied.items() if key in known}
+        if said not in different.values():
+            different[name] = said
+    if not any(different.values()):  # nothing to tell apart, so nothing to name
+        return {"": common}
+    return {name: {**common, **said} for name, said in different.items()}
 
 
 def _with_none(kind: Any, name: str, value: Any) -> Any:
@@ -243,12 +245,12 @@ def _with_none(kind: Any, name: str, value: Any) -> Any:
 
 def setting_of(path: Path, plan: Plan) -> str | None:
     """What the folder of a sweep's run says of its setting, the inverse of a job's name; None for any other folder."""
-    named = (plan.algorithm, safe(plan.data.name))
-    if path.name != f"seed-{plan.seed}":
+    parts, named = path.absolute().parts, (plan.algorithm, safe(plan.data.name))
+    if parts[-1] != f"seed-{plan.seed}":
         return None
-    if path.parts[-3:-1] == named:
+    if parts[-3:-1] == named:
         return ""
-    return path.parts[-2] if path.parts[-4:-2] == named else None
+    return parts[-2] if parts[-4:-2] == named else None
 
 
 def _crossed(kind: Any, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -62,7 +62,7 @@ def _beginning(group: Group) -> list[str]:
 def _summary_row(group: Group) -> list[Any]:
     step = min(record.step for record in group.records)
     planned = group.records[0].plan.steps
-    numbers = [group.mean, group.std, len(group.scores), group.seeds, step, planned, group.complete]
+    numbers = [group.mean, group.std, len(group.evaluated()), group.seeds, step, planned, group.complete]
     return [*_beginning(group), *numbers]
 
 

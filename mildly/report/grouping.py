@@ -188,7 +188,7 @@ def _labels_of_sweeps(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
     found: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
     for dataset, members in by_set.items():
         for record in members:
-            setting = setting_of(record.path.absolute(), record.plan)
+            setting = setting_of(record.path, record.plan)
             label = "" if setting is None else " ".join([record.plan.algorithm, *setting.split(",")]).strip()
             found[record.plan.algorithm][dataset, label].add(_key(record))
     labels: dict[str, str] = {}
