@@ -35,7 +35,7 @@ class Peer:
     """Our algorithm, if it is not called as the comparison is."""
 
 
-_ANY: Names = {"batch_size": ("batch_size",), "normalise_observations": ("observation_scaler",)}
+_ANY: Names = {"batch_size": ("batch_size",), "normalize_observations": ("observation_scaler",)}
 _CRITICS: Names = {
     **_ANY,
     "hidden": ("actor_encoder_factory", "critic_encoder_factory"),
@@ -51,7 +51,7 @@ _PLAIN = {
     "return_mix": 0.0,
     "cloning_steps": 0,
     "cloning_weight": 0.0,
-    "policy_tau": None,
+    "policy_ema": None,
 }
 _SOFT_HELD = {**_PLAIN, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
 _TEMPERATURE = (
@@ -81,9 +81,9 @@ PEERS: dict[str, Peer] = {
         config="TD3PlusBCConfig",
         same={
             **_CRITICS,
-            "target_noise": ("target_smoothing_sigma",),
-            "target_noise_clip": ("target_smoothing_clip",),
-            "actor_delay": ("update_actor_interval",),
+            "policy_noise": ("target_smoothing_sigma",),
+            "noise_clip": ("target_smoothing_clip",),
+            "policy_delay": ("update_actor_interval",),
             "alpha": ("alpha",),
         },
         held=_PLAIN,
@@ -93,7 +93,7 @@ PEERS: dict[str, Peer] = {
     "cql": Peer(
         config="CQLConfig",
         same={**_SOFT, "num_actions": ("n_action_samples",), "conservative_weight": ("conservative_weight",)},
-        held={**_SOFT_HELD, "gap_threshold": None, "gradient_actions": None},
+        held={**_SOFT_HELD, "lagrange_threshold": None, "gradient_actions": None},
         # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
         fixed={
             "n_critics": 2,

@@ -65,7 +65,7 @@ class Worker:
         return {"config": json.loads(made.serialize())}
 
     def argument(self, name: str, value: Any) -> Any:
-        """What JSON cannot say: encoders from widths, scalers, and an optimiser whose rate decays."""
+        """What JSON cannot say: encoders from widths, scalers, and an optimizer whose rate decays."""
         if name.endswith("encoder_factory"):
             return VectorEncoderFactory(hidden_units=value, activation="relu")
         if name.endswith("optim_factory"):

@@ -40,7 +40,7 @@ from mildly.data.replay import Replay
 from mildly.environments import stored_bounds
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Actor, rollout
-from mildly.files import replacing
+from mildly.files import atomic_write
 from mildly.run import versions
 
 WORKER = Path(__file__).with_name("peer_worker.py")
@@ -247,7 +247,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
                 of_set = records.setdefault(label, {})
                 of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
                 if args.out:
-                    with replacing(args.out) as unfinished:
+                    with atomic_write(args.out) as unfinished:
                         unfinished.write_text(compact(records))
                 print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
         finally:

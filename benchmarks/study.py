@@ -90,10 +90,10 @@ def draw(groups: Groups, field: str, path: Path) -> None:
     axes = figure.subplots(2, len(datasets), squeeze=False)
     for column, name in enumerate(datasets):
         for axis, measure in zip(axes[:, column], (_scores, _values), strict=True):
-            for colour, (label, by_value) in zip(_COLOURS, curves(groups, field, name).items(), strict=False):
+            for color, (label, by_value) in zip(_COLOURS, curves(groups, field, name).items(), strict=False):
                 numbers = sorted(value for value in by_value if not isinstance(value, str))
                 means, deviations = zip(*(measure(by_value[value]) for value in numbers), strict=True)
-                axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color=colour, label=label)
+                axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color=color, label=label)
                 axis.set_xticks(range(len(numbers)), [str(value) for value in numbers], fontsize=7)
                 for value in by_value.keys() - set(numbers):
                     mean, deviation = measure(by_value[value])
@@ -115,11 +115,11 @@ def draw_learning(groups: Groups, path: Path) -> None:
     datasets = _datasets(groups)
     figure = Figure(figsize=(2.9 * len(datasets), 2.6), layout="constrained", dpi=110)
     for axis, name in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
-        for colour, (setting, row) in zip(_COLOURS, groups.items(), strict=False):
+        for color, (setting, row) in zip(_COLOURS, groups.items(), strict=False):
             lines = [result.evaluations for result in row.get(name, [])]
             steps = [line["step"] for line in min(lines, key=len, default=[])]
             scores = [[line["score"] for line in own[: len(steps)]] for own in lines]
-            axis.plot(np.array(steps) / 1000, np.mean(scores, axis=0), color=colour, label=setting)
+            axis.plot(np.array(steps) / 1000, np.mean(scores, axis=0), color=color, label=setting)
         axis.set_xlabel("thousand steps", fontsize=8)
         _dress(axis, name)
     figure.axes[0].set_ylabel("score", fontsize=9)

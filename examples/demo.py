@@ -37,10 +37,10 @@ def main() -> None:
     began = time.monotonic()
     console = Console(highlight=False)
     data = mildly.load_dataset(DATASET)
-    console.print(f"\n{DATASET}: {len(data):,} logged transitions of random and half-trained behaviour\n")
+    console.print(f"\n{DATASET}: {len(data):,} logged transitions of random and half-trained behavior\n")
     runs = {algorithm: train(algorithm) for algorithm in STEPS}
 
-    table = Table("", "mean return", "normalised score", "episodes", title="\nPendulum", title_justify="left", box=None)
+    table = Table("", "mean return", "normalized score", "episodes", title="\nPendulum", title_justify="left", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     returns = data.episode_returns()
@@ -58,7 +58,7 @@ def main() -> None:
         {"MCQ": runs["mcq"], "BC": runs["bc"]},
         OUT / "learning_curve.png",
         levels={"mean of the data": levels["the data"]},
-        title="Pendulum, offline: policies learnt from logged data alone",
+        title="Pendulum, offline: policies learned from logged data alone",
     )
     console.print(f"\n0 is a random policy, 100 an expert's. Took {time.monotonic() - began:.0f} s.")
     console.print(f"The learning curve: {picture}\n")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mildly
 from mildly import mcb
-from mildly.behaviour.cvae import CVAE
+from mildly.behavior.cvae import CVAE
 from mildly.environments import stored_bounds
 from mildly.evaluation.rollout import rollout
 
@@ -45,11 +45,11 @@ class MyCritic(nn.Module):
         return values.unsqueeze(0)
 
 
-def minimise(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """One step down a loss."""
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     torch.autograd.backward(loss)
-    optimiser.step()
+    optimizer.step()
 
 
 class MyPolicy:
@@ -70,11 +70,11 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
     torch.manual_seed(seed)
     data = mildly.load_dataset(dataset)
     o, a = data.observation_size, data.action_size
-    critic, actor, behaviour = MyCritic(o, a), network(o, a), CVAE(o, a, hidden=(128, 128))
+    critic, actor, behavior = MyCritic(o, a), network(o, a), CVAE(o, a, hidden=(128, 128))
     target = copy.deepcopy(critic)
     critic_adam = torch.optim.Adam(critic.parameters(), 1e-3)
     actor_adam = torch.optim.Adam(actor.parameters(), 1e-3)
-    behaviour_adam = torch.optim.Adam(behaviour.parameters(), 1e-3)
+    behavior_adam = torch.optim.Adam(behavior.parameters(), 1e-3)
     columns = [torch.as_tensor(np.array(x)) for x in (data.observations, data.actions, data.rewards)]
     following, goes_on = torch.as_tensor(np.array(data.next_observations)), torch.as_tensor(~data.terminated)
     for _ in range(steps):
@@ -87,15 +87,15 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
 
         # --- the MCB term ---
         if lam < 1:
-            minimise(behaviour.loss(s, actions), behaviour_adam)
+            minimize(behavior.loss(s, actions), behavior_adam)
             states = torch.cat([s, s2])
-            pseudo = mcb.pseudo_target(critic.many, states, behaviour.sample(states, 10))
+            pseudo = mcb.pseudo_target(critic.many, states, behavior.sample(states, 10))
             ood = torch.tanh(actor(states)).detach().unsqueeze(1)  # one action a state
             loss = lam * loss + (1 - lam) * mcb.ood_loss(critic.many(states, ood), pseudo).sum()
         # --- that was all ---
 
-        minimise(loss, critic_adam)
-        minimise(-critic(s, torch.tanh(actor(s))).mean(), actor_adam)
+        minimize(loss, critic_adam)
+        minimize(-critic(s, torch.tanh(actor(s))).mean(), actor_adam)
         with torch.no_grad():
             torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), 0.005)
     bound = np.asarray(stored_bounds(data.meta.env_id or "")[1])

@@ -190,7 +190,7 @@ class DeterministicActor(Actor):
 
 
 class SoftGaussianActor(Actor):
-    """pi(.|s): a Gaussian that is not squashed, whose bounds of the log standard deviation are soft and learnt too."""
+    """pi(.|s): a Gaussian that is not squashed, whose bounds of the log standard deviation are soft and learned too."""
 
     kind = "soft-gaussian"
 

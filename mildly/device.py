@@ -9,7 +9,7 @@ import torch
 from mildly.errors import MildlyError
 
 
-def usable_device(name: str) -> str:
+def resolve_device(name: str) -> str:
     """The device's name, `auto` being a GPU where there is one; an unusable one is an error now, not a crash later."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

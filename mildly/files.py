@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a path to write to; when the block ends well, that file is on disk and takes the place of `path`.
 
     A crash at any moment leaves the old file as it was.

@@ -28,21 +28,21 @@ CriticFunction = Callable[[Tensor, Tensor], Tensor]
 def pseudo_target(
     critics: CriticFunction,
     states: Tensor,
-    behaviour_actions: Tensor,
+    behavior_actions: Tensor,
     *,
     floor: float | None = None,
     reduction: Literal["min", "mean"] = "min",
 ) -> Tensor:
-    """y'(s), shape (S,): the best of the behaviour actions for each critic, then the lowest critic.
+    """y'(s), shape (S,): the best of the behavior actions for each critic, then the lowest critic.
 
     Args:
         critics: the online critics, (S, o) and (S, n, a) to (K, S, n).
         states: (S, o).
-        behaviour_actions: draws from the behaviour model, (S, n, a), or (K, S, n, a) for a set for each critic.
+        behavior_actions: draws from the behavior model, (S, n, a), or (K, S, n, a) for a set for each critic.
         floor: lower bound of each critic's best value. The official code uses 0; harmful where values are negative.
         reduction: how critics are combined; the paper found little difference.
     """
-    best = critics(states, behaviour_actions).amax(dim=-1)  # (critics, states)
+    best = critics(states, behavior_actions).amax(dim=-1)  # (critics, states)
     if floor is not None:
         best = best.clamp_min(floor)
     return best.amin(dim=0) if reduction == "min" else best.mean(dim=0)
@@ -62,7 +62,7 @@ def ood_loss(
         values: Q_j(s, u), (K, S, n), for OOD actions u drawn from the learned policy without gradients.
         target: y'(s), (S,).
         delta: how far below the pseudo target OOD values should lie (the MCB operator's delta).
-        one_sided: penalise only values above the target.
+        one_sided: penalize only values above the target.
         mask: which actions count, (S, n) or (K, S, n); the mean still divides by all of them.
     """
     deviation = values - (target.detach() - delta).unsqueeze(-1)
@@ -74,7 +74,7 @@ def ood_loss(
     return squared.mean(dim=(-2, -1))
 
 
-def far_from_behaviour(ood_actions: Tensor, behaviour_actions: Tensor, distance_min: float) -> Tensor:
-    """1 where the k-th OOD action lies at least `distance_min` (squared) from the k-th behaviour action, else 0."""
-    distance = (ood_actions - behaviour_actions).square().sum(-1)
+def far_from_behavior(ood_actions: Tensor, behavior_actions: Tensor, distance_min: float) -> Tensor:
+    """1 where the k-th OOD action lies at least `distance_min` (squared) from the k-th behavior action, else 0."""
+    distance = (ood_actions - behavior_actions).square().sum(-1)
     return (distance >= distance_min).to(ood_actions.dtype)

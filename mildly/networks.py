@@ -95,7 +95,7 @@ class Critics(nn.Module):
 
 
 def orthogonal_(network: nn.Module) -> None:
-    """Initialise every layer with an orthogonal matrix times sqrt 2, and offsets of 0, in place."""
+    """Initialize every layer with an orthogonal matrix times sqrt 2, and offsets of 0, in place."""
     for module in network.modules():
         if isinstance(module, nn.Linear):
             nn.init.orthogonal_(module.weight, math.sqrt(2))

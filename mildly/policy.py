@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from mildly.actors import ACTORS, Actor
 from mildly.data.dataset import Array
-from mildly.data.normalise import Scaling
+from mildly.data.normalize import Scaling
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
@@ -93,9 +93,9 @@ class Policy:
             "reward_scale": self.reward_scale,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
-        with replacing(folder / WEIGHTS) as unfinished:
+        with atomic_write(folder / WEIGHTS) as unfinished:
             save_file(weights, unfinished)
-        with replacing(folder / DESCRIPTION) as unfinished:
+        with atomic_write(folder / DESCRIPTION) as unfinished:
             unfinished.write_text(json.dumps(description, indent=2) + "\n")
         return folder
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 
 FORMAT = 1
 _LEAST = {
@@ -65,6 +65,8 @@ class Plan:
     device: str
     threads: int
     tensorboard: bool = False
+    variant: str = ""
+    """What a sweep calls this run's settings, such as `lam=0.5`; empty for a run of its own."""
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -151,7 +153,7 @@ class Run:
         path = self.path / "run.json"
         begun_with = json.loads(path.read_text())["versions"] if path.exists() else versions()
         values = {"format": FORMAT, **dataclasses.asdict(plan), "versions": begun_with}
-        with replacing(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text(json.dumps(values, indent=2) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -182,7 +184,7 @@ class Run:
     def write_timing(self, seconds: Mapping[str, float], peak_megabytes: float) -> None:
         """Replace `timing.json`."""
         values = {part: round(spent, 3) for part, spent in seconds.items()} | {_PEAK: round(peak_megabytes)}
-        with replacing(self.path / "timing.json") as unfinished:
+        with atomic_write(self.path / "timing.json") as unfinished:
             unfinished.write_text(json.dumps(values) + "\n")
 
     def secure_lines(self) -> dict[str, int]:

@@ -4,7 +4,7 @@
     python recipes/builtin_sets.py hopper-mixed OUT
 
 A mixed set has three parts, as a real log has good days and bad ones: uniformly random actions, part of the
-experience of a SAC agent while it learns, and the behaviour (with noise) of that agent when its return reaches a
+experience of a SAC agent while it learns, and the behavior (with noise) of that agent when its return reaches a
 medium level. Imitating all of it is poor; picking the best of each state is not.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.data.collect import ActFunction, collect, concatenate, describe, uniform
+from mildly.collect.online import OnlineRun, train_online
+from mildly.collect.rollouts import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.environments import make_env
 from mildly.evaluation.rollout import rollout
 from mildly.policy import Policy
-from mildly.training.online import OnlineRun, train_online
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def stochastic(policy: Policy) -> ActFunction:
-    """A policy's draws as a behaviour."""
+    """A policy's draws as a behavior."""
     generator = torch.Generator().manual_seed(0)
 
     def act(observations: Array, rng: np.random.Generator) -> Array:

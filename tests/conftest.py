@@ -165,7 +165,7 @@ SCHEDULE: dict[str, Any] = {
 def run_fields(algorithm: str) -> dict[str, Any]:
     """Config fields with which a step of any algorithm takes about two milliseconds."""
     fields: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16}
-    return fields | ({"behaviour_hidden": (16, 16), "num_actions": 3} if algorithm.startswith("mcq") else {})
+    return fields | ({"behavior_hidden": (16, 16), "num_actions": 3} if algorithm.startswith("mcq") else {})
 
 
 def train_tiny(algorithm: str, out: Path, **given: Any) -> Run:

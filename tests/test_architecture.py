@@ -11,13 +11,15 @@ PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
     ("errors", "files", "device"),
     ("environments", "data", "theory"),
-    ("networks", "actors", "behaviour", "mcb", "optimiser"),
+    ("networks", "actors", "behavior", "mcb", "optimizer"),
     ("policy",),
     ("algorithms", "run"),
     ("evaluation",),
     ("training", "bench"),
+    ("collect",),
     ("experiments",),
     ("report",),
+    ("paper",),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mildly.mcb import far_from_behaviour, ood_loss, pseudo_target
+from mildly.mcb import far_from_behavior, ood_loss, pseudo_target
 from mildly.networks import Critics
 
-# Two critics, two states, three behaviour actions.
+# Two critics, two states, three behavior actions.
 # Best by critic: state 0 has 3 and 4, state 1 has -1 and -2.
 TABLE = torch.tensor([[[1.0, 3.0, 2.0], [-5.0, -1.0, -3.0]], [[4.0, 0.0, -2.0], [-2.0, -6.0, -4.0]]])
-STATES, BEHAVIOUR = torch.zeros(2, 1), torch.zeros(2, 3, 1)
+STATES, BEHAVIOR = torch.zeros(2, 1), torch.zeros(2, 3, 1)
 
 
 def table(states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
@@ -42,24 +42,24 @@ actions_and_states = st.tuples(
 
 
 def test_pseudo_target_is_the_lowest_critics_best_value():
-    assert pseudo_target(table, STATES, BEHAVIOUR).tolist() == [3.0, -2.0]
+    assert pseudo_target(table, STATES, BEHAVIOR).tolist() == [3.0, -2.0]
 
 
 def test_pseudo_target_takes_the_maximum_before_the_minimum():
     # The other order (max over actions of the lowest critic) would give 1 and -4 here.
     lowest_first = TABLE.amin(dim=0).amax(dim=-1)
     assert lowest_first.tolist() == [1.0, -4.0]
-    assert pseudo_target(table, STATES, BEHAVIOUR).tolist() != lowest_first.tolist()
+    assert pseudo_target(table, STATES, BEHAVIOR).tolist() != lowest_first.tolist()
 
 
 def test_mean_reduction_averages_the_critics_best_values():
-    assert pseudo_target(table, STATES, BEHAVIOUR, reduction="mean").tolist() == [3.5, -1.5]
+    assert pseudo_target(table, STATES, BEHAVIOR, reduction="mean").tolist() == [3.5, -1.5]
 
 
 def test_floor_bounds_each_critics_best_value_before_they_are_combined():
-    assert pseudo_target(table, STATES, BEHAVIOUR, floor=0.0).tolist() == [3.0, 0.0]
+    assert pseudo_target(table, STATES, BEHAVIOR, floor=0.0).tolist() == [3.0, 0.0]
     # -1 and -2 become -1.5 and -1 under a floor of -1.5; their mean is -1.25, not max(-1.5, -1.5).
-    floored = pseudo_target(table, STATES, BEHAVIOUR, floor=-1.5, reduction="mean")
+    floored = pseudo_target(table, STATES, BEHAVIOR, floor=-1.5, reduction="mean")
     assert floored.tolist() == [3.5, -1.25]
 
 
@@ -98,7 +98,7 @@ def test_pseudo_target_does_not_depend_on_the_order_of_the_actions(drawn, order)
 
 
 @given(actions_and_states)
-def test_more_behaviour_actions_never_lower_the_pseudo_target(drawn):
+def test_more_behavior_actions_never_lower_the_pseudo_target(drawn):
     actions, states = map(torch.from_numpy, drawn)
     assert (pseudo_target(linear, states, actions) >= pseudo_target(linear, states, actions[:, :3])).all()
 
@@ -198,23 +198,23 @@ def test_loss_does_not_depend_on_the_order_of_the_actions(values, target, order)
     assert torch.equal(ood_loss(v, y), ood_loss(v[:, :, order], y))
 
 
-# Far from the behaviour
+# Far from the behavior
 
 
 def test_far_means_a_squared_distance_of_at_least_the_bound():
     ood = torch.tensor([[[0.5, 0.0], [0.25, 0.25]], [[0.0, 0.0], [1.0, -1.0]]])
-    behaviour = torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [-1.0, 1.0]]])
+    behavior = torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [-1.0, 1.0]]])
     # Squared distances: 0.25, 0.125, 0 and 8.
-    assert far_from_behaviour(ood, behaviour, 0.25).tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert far_from_behaviour(ood, behaviour, 0.2501).tolist() == [[0.0, 0.0], [0.0, 1.0]]
-    assert far_from_behaviour(ood, behaviour, 0.0).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert far_from_behavior(ood, behavior, 0.25).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert far_from_behavior(ood, behavior, 0.2501).tolist() == [[0.0, 0.0], [0.0, 1.0]]
+    assert far_from_behavior(ood, behavior, 0.0).tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_far_compares_the_kth_action_with_the_kth_only():
-    behaviour = torch.tensor([[[-0.9], [0.9]]])
-    assert far_from_behaviour(behaviour, behaviour, 0.1).tolist() == [[0.0, 0.0]]
-    assert far_from_behaviour(behaviour.flip(1), behaviour, 0.1).tolist() == [[1.0, 1.0]]
+    behavior = torch.tensor([[[-0.9], [0.9]]])
+    assert far_from_behavior(behavior, behavior, 0.1).tolist() == [[0.0, 0.0]]
+    assert far_from_behavior(behavior.flip(1), behavior, 0.1).tolist() == [[1.0, 1.0]]
 
 
 def test_far_keeps_the_critics_dimension():
-    assert far_from_behaviour(torch.ones(2, 4, 5, 3), torch.zeros(2, 4, 5, 3), 0.1).shape == (2, 4, 5)
+    assert far_from_behavior(torch.ones(2, 4, 5, 3), torch.zeros(2, 4, 5, 3), 0.1).shape == (2, 4, 5)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mildly.actors import TanhGaussianActor
-from mildly.data.normalise import Scaling
+from mildly.data.normalize import Scaling
 from mildly.errors import MildlyError
 from mildly.policy import Policy, load_policy
 
@@ -271,7 +271,7 @@ def test_a_hostile_pickle_in_place_of_a_file_runs_no_code(policy, tmp_path, name
         assert not marker.exists()
 
 
-def test_what_reset_returns_is_recognised():
+def test_what_reset_returns_is_recognized():
     policy = Policy(TanhGaussianActor(3, 1, (4,)))
     with pytest.raises(MildlyError, match=r"not a tuple. env.reset\(\) returns \(observation, info\)"):
         policy.act((np.zeros(3), {}))

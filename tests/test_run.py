@@ -55,7 +55,7 @@ def test_lines_are_json_that_any_tool_reads(finished: Run) -> None:
     for name, steps in (("metrics.jsonl", [5, 10, 15, 20]), ("evaluations.jsonl", [10, 20])):
         read = [json.loads(line, parse_constant=refuse) for line in (finished.path / name).read_text().splitlines()]
         assert [line["step"] for line in read] == steps
-    assert finished.metrics()[0].keys() >= {"loss_td", "loss_ood", "loss_behaviour", "q_data", "q_ood"}
+    assert finished.metrics()[0].keys() >= {"loss_td", "loss_ood", "loss_behavior", "q_data", "q_ood"}
 
 
 def test_folder_with_a_run_or_with_anything_else_is_refused_and_untouched(finished: Run, tmp_path: Path) -> None:

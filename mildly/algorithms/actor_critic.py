@@ -5,7 +5,7 @@ The data show what each action was followed by, its discounted return G. By defa
 another origin of the rewards, and nothing else where a method does not look at the size of values, as TD3+BC's weight,
 a floor or a ceiling do. With `return_mix` = k the critics learn from G itself:
 
-    critics   minimise mean (Q_j(s, a) - [(1 - k) y + k G])^2,  y the method's own target
+    critics   minimize mean (Q_j(s, a) - [(1 - k) y + k G])^2,  y the method's own target
 
 which is y of the policy for about 1 / k steps and of the data's own actions from then on (Geng et al. 2024, "Improving
 Offline RL by Blending Heuristics"). A fall far ahead is then known at once, and not after hundreds of sweeps.
@@ -29,7 +29,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
 from mildly.networks import Critics, polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ActorCriticConfig(AlgorithmConfig):
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
     layer_norm: bool = False
-    """Normalise the critics' hidden layers, which holds back the values of actions far from the data."""
+    """Normalize the critics' hidden layers, which holds back the values of actions far from the data."""
     level_start: bool = False
     """Start the critics' values at the data's mean discounted return instead of about 0."""
     return_mix: float = 0.0
@@ -58,9 +58,9 @@ class ActorCriticConfig(AlgorithmConfig):
     cloning_weight: float = 0.0
     """After the cloning steps, weight of that loss within the actor's, in units of the critics' own error: an anchor
     that yields where a gain stands out from that error. 0.5 is a light one."""
-    policy_tau: float | None = None
+    policy_ema: float | None = None
     """If given, the policy that acts is a running average of the actor, which follows it at this rate; in the first
-    1 / policy_tau steps it is their mean."""
+    1 / policy_ema steps it is their mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,8 +72,8 @@ class ActorCriticConfig(AlgorithmConfig):
         require(0 <= self.return_mix <= 1, "return_mix", "in [0, 1]", self.return_mix)
         for name in ("cloning_steps", "cloning_weight"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
-        average = self.policy_tau
-        require(average is None or 0 < average <= 1, "policy_tau", "in (0, 1]", average)
+        average = self.policy_ema
+        require(average is None or 0 < average <= 1, "policy_ema", "in (0, 1]", average)
 
 
 class ActorCritic(Algorithm):
@@ -84,14 +84,14 @@ class ActorCritic(Algorithm):
     pi: Actor
 
     def build(self, seed: int) -> None:
-        """The actor, two critics with targets, and their optimisers."""
+        """The actor, two critics with targets, and their optimizers."""
         c = self.config
         self.pi = self.build_actor()
-        self.average_pi = None if c.policy_tau is None else copy.deepcopy(self.pi).requires_grad_(False)
+        self.average_pi = None if c.policy_ema is None else copy.deepcopy(self.pi).requires_grad_(False)
         self.critics = self.build_critics().to(self.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr)
-        self.critic_optimiser = self.adam(self.critics, lr=c.critic_lr)
+        self.pi_optimizer = self.adam(self.pi, lr=c.actor_lr)
+        self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
         self.error = torch.zeros((), device=self.device)
         """The critics' last temporal-difference error, as a root mean square, where an anchor asks for it."""
         self.updates = 0
@@ -103,7 +103,7 @@ class ActorCritic(Algorithm):
         return Critics(self.observation_size, self.action_size, c.hidden, layer_norm=c.layer_norm)
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides the scaling, the returns if anything is to be learnt from them."""
+        """Besides the scaling, the returns if anything is to be learned from them."""
         super().prepare(dataset)
         c = self.config
         if c.level_start or c.return_mix:
@@ -124,8 +124,8 @@ class ActorCritic(Algorithm):
         """One step of the method, and of the average of its actors."""
         self.updates += 1
         metrics = self.learn(batch)
-        if self.average_pi is not None and self.config.policy_tau is not None:
-            polyak_update(self.average_pi, self.pi, max(self.config.policy_tau, 1 / self.updates))  # at first the mean
+        if self.average_pi is not None and self.config.policy_ema is not None:
+            polyak_update(self.average_pi, self.pi, max(self.config.policy_ema, 1 / self.updates))  # at first the mean
         return metrics
 
     def actor(self) -> Actor:
@@ -140,7 +140,7 @@ class ActorCritic(Algorithm):
     def clone(self, batch: Batch) -> Metrics:
         """One step of the actor towards the data's actions."""
         loss = self.cloning_loss(batch)
-        minimise(loss, self.pi_optimiser)
+        minimize(loss, self.pi_optimizer)
         return {"loss_cloning": loss.detach()}
 
     def anchored(self, loss: Tensor, batch: Batch, scale: float | Tensor = 1.0) -> Tensor:
@@ -154,13 +154,13 @@ class ActorCritic(Algorithm):
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics; they share no weights, so one backward pass serves both."""
         loss, metrics = self.critic_loss(batch)
-        minimise(loss, self.critic_optimiser)
+        minimize(loss, self.critic_optimizer)
         if self.config.cloning_weight:
             self.error.copy_((metrics["loss_td"] / self.critics.ensemble).sqrt())
         return metrics | {"loss_critic": loss.detach()}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """What the critics minimise: here, the temporal-difference error."""
+        """What the critics minimize: here, the temporal-difference error."""
         return self.td_loss(batch)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:

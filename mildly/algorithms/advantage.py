@@ -1,6 +1,6 @@
 """Actors that clone the data's actions, each by how much better it is than what the policy does: IQL and AWAC.
 
-    actor   minimise -mean w(s, a) log pi(a|s),  w growing with the advantage A(s, a)
+    actor   minimize -mean w(s, a) log pi(a|s),  w growing with the advantage A(s, a)
 
 The actor is never asked for an action that the data do not show. It is a Gaussian around tanh(mean(s)) that is not
 squashed; w carries no gradient.

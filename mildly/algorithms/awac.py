@@ -3,8 +3,8 @@
 One step on a batch of B transitions (s, a, r, s', d), d marking terminal states only:
 
     target    y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' ~ pi(.|s')
-    critics   minimise mean (Q_j(s, a) - y)^2
-    actor     minimise -mean w log pi(a|s),  w = B softmax(A / beta) over the batch,
+    critics   minimize mean (Q_j(s, a) - y)^2
+    actor     minimize -mean w log pi(a|s),  w = B softmax(A / beta) over the batch,
               A = min_j Q_j(s, a) - min_j Q_j(s, a~),  a~ ~ pi(.|s)
     targets   theta' <- tau theta + (1 - tau) theta'
 
@@ -30,7 +30,7 @@ from mildly.data.replay import Batch
 from mildly.data.returns import discounted_returns
 from mildly.errors import MildlyError
 from mildly.networks import Critics, polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 _HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden": (256, 256), "advantage_limit": 0.5, "baseline": "mean"}
 
@@ -46,7 +46,7 @@ class AWACConfig(AdvantageConfig):
     actor_hidden: tuple[int, ...] = (256, 256, 256, 256)
     """Widths of the actor's hidden layers."""
     beta: float = 2.0
-    """Temperature: the advantage is divided by it, so that a large one is behaviour cloning."""
+    """Temperature: the advantage is divided by it, so that a large one is behavior cloning."""
     advantage_limit: float | None = None
     """The largest advantage that counts as such; None for no limit."""
     baseline: Literal["draw", "mean"] = "draw"
@@ -91,7 +91,7 @@ class AWAC(AdvantageWeighted):
         """Actor and critics; the actor's weights decay."""
         super().build(seed)
         c = self.config
-        self.pi_optimiser = self.adam(self.pi, lr=c.actor_lr, weight_decay=c.actor_weight_decay)
+        self.pi_optimizer = self.adam(self.pi, lr=c.actor_lr, weight_decay=c.actor_weight_decay)
 
     def build_actor(self) -> GaussianActor:
         """A Gaussian actor, its log standard deviation between its bounds by a sigmoid."""
@@ -104,7 +104,7 @@ class AWAC(AdvantageWeighted):
         return Critics(*sizes, c.hidden, layer_norm=c.layer_norm, ceiling=c.value_ceiling)
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides what is learnt from returns, whether the ceiling can be right."""
+        """Besides what is learned from returns, whether the ceiling can be right."""
         ceiling = self.config.value_ceiling
         if ceiling is not None:
             value, shown = discounted_returns(dataset, self.config.gamma)
@@ -112,7 +112,7 @@ class AWAC(AdvantageWeighted):
             if best > ceiling:
                 raise MildlyError(
                     f"{dataset.meta.name}: discounted returns reach {best:.6g}, above the value_ceiling of {ceiling:g} "
-                    "(of the preset `hand`, if you did not set it), and could not be learnt. Set it to None."
+                    "(of the preset `hand`, if you did not set it), and could not be learned. Set it to None."
                 )
         super().prepare(dataset)
 
@@ -126,8 +126,8 @@ class AWAC(AdvantageWeighted):
         """One step of critics and actor, whose losses know neither step."""
         critic_loss, metrics = self.critic_loss(batch)
         actor_loss, actor_metrics = self.actor_loss(batch)
-        minimise(critic_loss, self.critic_optimiser)
-        minimise(actor_loss, self.pi_optimiser)
+        minimize(critic_loss, self.critic_optimizer)
+        minimize(actor_loss, self.pi_optimizer)
         return metrics | {"loss_critic": critic_loss.detach()} | actor_metrics
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """The contract that every algorithm fulfils. Adding one is one file and one line in the registry.
 
 An algorithm is a class with a frozen dataclass `Config`, `update(batch)` (one gradient step) and `policy()`.
-Whatever it keeps as attributes (networks, optimisers, tensors, generators) is part of its state: `state_dict`
+Whatever it keeps as attributes (networks, optimizers, tensors, generators) is part of its state: `state_dict`
 finds it there, so that a checkpoint forgets no piece. What follows from the data alone, such as the observation
 scaling, is computed anew by `prepare`.
 """
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from mildly.actors import Actor
-from mildly.behaviour.cache import ActionCache
+from mildly.behavior.cache import ActionCache
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.normalise import Scaling
+from mildly.data.normalize import Scaling
 from mildly.data.replay import Batch
 from mildly.data.returns import Returns
 from mildly.errors import MildlyError, unknown_name
-from mildly.optimiser import Adam
+from mildly.optimizer import Adam
 from mildly.policy import Policy
 
 Metrics = dict[str, Tensor]
@@ -37,7 +37,7 @@ class AlgorithmConfig:
 
     batch_size: int = 256
     """Transitions in a minibatch."""
-    normalise_observations: bool = False
+    normalize_observations: bool = False
     """Scale observations to zero mean and unit variance (the policy keeps the scaling)."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def build(self, seed: int) -> None:
-        """Create networks and optimisers; torch's random numbers are seeded around this call."""
+        """Create networks and optimizers; torch's random numbers are seeded around this call."""
 
     @abstractmethod
     def update(self, batch: Batch) -> Metrics:
@@ -104,14 +104,14 @@ class Algorithm(ABC):
 
     def prepare(self, dataset: Dataset) -> None:
         """Look at the data before training: here, the observation scaling."""
-        if self.config.normalise_observations:
+        if self.config.normalize_observations:
             self.scaling = Scaling.of(dataset, self.device)
 
     def skip_start(self) -> None:  # noqa: B027
         """Act as if the steps that only begin a training were taken, so that the speed of all others is measured."""
 
     def policy(self, meta: Meta | None = None) -> Policy:
-        """The learnt policy, acting in the units of the environment that `meta` describes."""
+        """The learned policy, acting in the units of the environment that `meta` describes."""
         return Policy(
             self.actor(),
             scaling=self.scaling,
@@ -121,7 +121,7 @@ class Algorithm(ABC):
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training, flat, as tensors: weights, optimisers, generators, counters."""
+        """Everything that changes during training, flat, as tensors: weights, optimizers, generators, counters."""
         state: dict[str, Tensor] = {}
         for name, value in vars(self).items():
             if isinstance(value, nn.Module):
@@ -138,7 +138,7 @@ class Algorithm(ABC):
             elif not isinstance(value, _FIXED):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot keep: "
-                    "make it a module, an optimiser, a tensor, a generator or a number."
+                    "make it a module, an optimizer, a tensor, a generator or a number."
                 )
         return state
 

@@ -1,11 +1,11 @@
-"""BC: behaviour cloning, the plainest baseline. It imitates the data and never looks at a reward.
+"""BC: behavior cloning, the plainest baseline. It imitates the data and never looks at a reward.
 
 With the objective
 
-    likelihood    minimise -mean log pi(a|s) of a tanh-Gaussian actor
-    mse           minimise mean |pi(s) - a|^2 of a deterministic actor
-    normal        minimise -mean log N(a; mean(s), std(s)), the mean over dimensions too, of a Gaussian actor that is
-                  not squashed, with soft bounds of its log standard deviation that are learnt as well; it acts with
+    likelihood    minimize -mean log pi(a|s) of a tanh-Gaussian actor
+    mse           minimize mean |pi(s) - a|^2 of a deterministic actor
+    normal        minimize -mean log N(a; mean(s), std(s)), the mean over dimensions too, of a Gaussian actor that is
+                  not squashed, with soft bounds of its log standard deviation that are learned as well; it acts with
                   the mean, clipped to [-1, 1]
 
 on all of the data, or with `best_episodes` on those episodes alone that brought the highest returns.
@@ -25,22 +25,22 @@ from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, require
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.data.select import best_episodes
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 
 @dataclass(frozen=True)
 class BCConfig(AlgorithmConfig):
-    """Hyperparameters of behaviour cloning; by default the network is MCQ's actor."""
+    """Hyperparameters of behavior cloning; by default the network is MCQ's actor."""
 
     hidden: tuple[int, ...] = (400, 400)
     """Widths of the actor's hidden layers."""
     actor_lr: float = 3e-4
     """Learning rate."""
     objective: Literal["likelihood", "mse", "normal"] = "likelihood"
-    """What to minimise: the negative log-likelihood of the data's actions under a tanh-Gaussian or an un-squashed
+    """What to minimize: the negative log-likelihood of the data's actions under a tanh-Gaussian or an un-squashed
     normal distribution, or the squared error of a deterministic actor."""
     log_std_min: float = -20.0
-    """Lower bound of the policy's log standard deviation; where it is learnt (normal), the one it starts from."""
+    """Lower bound of the policy's log standard deviation; where it is learned (normal), the one it starts from."""
     log_std_max: float = 2.0
     """Upper bound of the policy's log standard deviation, likewise."""
     best_episodes: float | None = None
@@ -58,13 +58,13 @@ class BCConfig(AlgorithmConfig):
 
 
 class BC(Algorithm):
-    """Behaviour cloning."""
+    """Behavior cloning."""
 
     Config = BCConfig
     config: BCConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "mse": {"hidden": (256, 256), "objective": "mse", "normalise_observations": True},
+        "mse": {"hidden": (256, 256), "objective": "mse", "normalize_observations": True},
         "polixir": {
             "hidden": (256, 256),
             "actor_lr": 1e-3,
@@ -76,9 +76,9 @@ class BC(Algorithm):
     }
 
     def build(self, seed: int) -> None:
-        """The actor and its optimiser."""
+        """The actor and its optimizer."""
         self.pi = self.build_actor().to(self.device)
-        self.pi_optimiser = self.adam(self.pi, lr=self.config.actor_lr)
+        self.pi_optimizer = self.adam(self.pi, lr=self.config.actor_lr)
 
     def build_actor(self) -> Actor:
         """The objective's kind of actor."""
@@ -96,7 +96,7 @@ class BC(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         """One step towards the data's actions."""
         loss, distance = self.actor_loss(batch)
-        minimise(loss, self.pi_optimiser)
+        minimize(loss, self.pi_optimizer)
         return {"loss_actor": loss.detach(), "policy_distance": distance.detach()}
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:

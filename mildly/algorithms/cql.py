@@ -2,16 +2,16 @@
 
 One step on a batch (s, a, r, s', d):
 
-    temperature   minimise -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)      (SAC's)
+    temperature   minimize -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)      (SAC's)
     actor         the slope of mean alpha log pi(a~|s) - min_j Q_j(s, a~), with the critics as they are before their
                   step; in the first `cloning_steps` log pi(a|s) stands in the place of min_j Q_j(s, a~)
     target        y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' ~ pi(.|s'): without SAC's entropy
     gap           g_j = mean log sum_i exp(Q_j(s, b_i) - log p(b_i)) - mean Q_j(s, a),  where of the b_i in each state
                   n are uniform with p = 2^-(action dimensions), n from pi(.|s) and n from pi(.|s'), p that policy's
                   density of them; no gradient to b_i or p
-    critics       minimise mean (Q_j(s, a) - y)^2 + w g_j,
-                  or with `gap_threshold` mean (Q_j(s, a) - y)^2 + a' (w g_j - threshold)
-    multiplier    with `gap_threshold`: raise log a' along a' (w mean_j g_j - threshold), a' = exp(log a') <= 10^6
+    critics       minimize mean (Q_j(s, a) - y)^2 + w g_j,
+                  or with `lagrange_threshold` mean (Q_j(s, a) - y)^2 + a' (w g_j - threshold)
+    multiplier    with `lagrange_threshold`: raise log a' along a' (w mean_j g_j - threshold), a' = exp(log a') <= 10^6
     actor         one step down the slope taken above
     targets       theta' <- tau theta + (1 - tau) theta'
 
@@ -35,7 +35,7 @@ from mildly.algorithms.base import Metrics, require
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.replay import Batch
 from mildly.networks import polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 _MULTIPLIER_MAX = 1e6
 
@@ -60,7 +60,7 @@ class CQLConfig(SACConfig):
     """k: of these 3n, how many the gap's slope is taken through, drawn by their weight in it; all if not given."""
     conservative_weight: float = 5.0
     """w: weight of the gap between the values of these actions and of the data's. 10 is the authors' other choice."""
-    gap_threshold: float | None = None
+    lagrange_threshold: float | None = None
     """If given, the gap's weight is steered (by a Lagrange multiplier) so that w times the gap comes to this value."""
 
     def __post_init__(self) -> None:
@@ -69,8 +69,8 @@ class CQLConfig(SACConfig):
         require(self.conservative_weight >= 0, "conservative_weight", "at least 0", self.conservative_weight)
         through = self.gradient_actions
         require(through is None or through >= 1, "gradient_actions", "at least 1", through)
-        threshold = self.gap_threshold
-        require(threshold is None or threshold >= 0, "gap_threshold", "at least 0 or None", threshold)
+        threshold = self.lagrange_threshold
+        require(threshold is None or threshold >= 0, "lagrange_threshold", "at least 0 or None", threshold)
 
 
 class CQL(SAC):
@@ -81,7 +81,7 @@ class CQL(SAC):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": {"gradient_actions": 4},
-        "lagrange": {"conservative_weight": 1.0, "gap_threshold": 5.0},
+        "lagrange": {"conservative_weight": 1.0, "lagrange_threshold": 5.0},
         "simple": {
             "hidden": (256, 256),
             "actor_lr": 3e-4,
@@ -97,9 +97,9 @@ class CQL(SAC):
         """SAC's parts, and the multiplier of the gap if there is a threshold."""
         super().build(seed)
         self.log_multiplier: Tensor | None = None
-        if self.config.gap_threshold is not None:
+        if self.config.lagrange_threshold is not None:
             self.log_multiplier = torch.zeros((), device=self.device, requires_grad=True)
-            self.multiplier_optimiser = self.adam(self.log_multiplier, lr=self.config.critic_lr)
+            self.multiplier_optimizer = self.adam(self.log_multiplier, lr=self.config.critic_lr)
 
     def learn(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets; the actor's slope is of the critics before theirs."""
@@ -108,7 +108,7 @@ class CQL(SAC):
         metrics = self.update_temperature(drawn) if alpha_first else {}
         metrics |= self.find_slope(batch, drawn)
         metrics |= self.update_critics(batch)
-        self.pi_optimiser.step()
+        self.pi_optimizer.step()
         if not alpha_first:
             metrics |= self.update_temperature(drawn)
         polyak_update(self.target_critics, self.critics, self.config.tau)
@@ -117,7 +117,7 @@ class CQL(SAC):
     def find_slope(self, batch: Batch, drawn: Draw) -> Metrics:
         """The actor's gradients; its step comes later, since the critics still learn from the actor as it is."""
         loss, metrics = self.actor_loss(batch, drawn)
-        self.pi_optimiser.zero_grad(set_to_none=True)
+        self.pi_optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
@@ -130,7 +130,7 @@ class CQL(SAC):
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics and of the multiplier, each seeing the other as it was."""
-        metrics, threshold = super().update_critics(batch), self.config.gap_threshold
+        metrics, threshold = super().update_critics(batch), self.config.lagrange_threshold
         return metrics if threshold is None else metrics | self.update_multiplier(metrics["gap"], threshold)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
@@ -140,8 +140,8 @@ class CQL(SAC):
         td_loss = (of_data - target).square().mean(dim=-1).sum()
         gap = (soft_maximum - of_data).mean(dim=-1)  # (critics,)
         penalty = c.conservative_weight * gap
-        if c.gap_threshold is not None:
-            penalty = self.multiplier().detach() * (penalty - c.gap_threshold)
+        if c.lagrange_threshold is not None:
+            penalty = self.multiplier().detach() * (penalty - c.lagrange_threshold)
         from_policy = of_others[..., c.num_actions : 2 * c.num_actions]
         return td_loss + penalty.sum(), {
             "loss_td": td_loss.detach(),
@@ -192,7 +192,7 @@ class CQL(SAC):
     def update_multiplier(self, gap: Tensor, threshold: float) -> Metrics:
         """Raise a' where w times the gap, averaged over critics, exceeds the threshold; lower it where it does not."""
         multiplier = self.multiplier()
-        minimise(-multiplier * (self.config.conservative_weight * gap - threshold), self.multiplier_optimiser)
+        minimize(-multiplier * (self.config.conservative_weight * gap - threshold), self.multiplier_optimizer)
         return {"multiplier": multiplier.detach()}
 
     def multiplier(self) -> Tensor:

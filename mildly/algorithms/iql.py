@@ -2,9 +2,9 @@
 
 One step on a batch (s, a, r, s', d), d marking terminal states only:
 
-    value     minimise mean |t - 1(u < 0)| u^2,  u = min_j Q'_j(s, a) - V(s),  t the expectile
-    actor     minimise -mean min(exp(beta (min_j Q'_j(s, a) - V(s))), 100) log pi(a|s)
-    critics   minimise mean (Q_j(s, a) - y)^2,  y = r + gamma (1 - d) V(s')
+    value     minimize mean |t - 1(u < 0)| u^2,  u = min_j Q'_j(s, a) - V(s),  t the expectile
+    actor     minimize -mean min(exp(beta (min_j Q'_j(s, a) - V(s))), 100) log pi(a|s)
+    critics   minimize mean (Q_j(s, a) - y)^2,  y = r + gamma (1 - d) V(s')
     targets   theta' <- tau theta + (1 - tau) theta'
 
 Actor and critics see V after its step. With t = 1/2 V is the value of the data's policy; the nearer t comes to 1, the
@@ -33,7 +33,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
 from mildly.errors import MildlyError
 from mildly.networks import Critics, mlp, orthogonal_, polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 ACTION_LIMIT = 1 - 1e-5
 """The data's actions are clipped to plus or minus this."""
@@ -46,7 +46,7 @@ class IQLConfig(AdvantageConfig):
     """Hyperparameters of IQL; the defaults are its authors' for the MuJoCo data sets, but for the scaled rewards."""
 
     beta: float = 3.0
-    """Weight of the advantage in the exponent; 0 would be behaviour cloning."""
+    """Weight of the advantage in the exponent; 0 would be behavior cloning."""
     expectile: float = 0.7
     """t in (0, 1): which of the data's actions V speaks for, 1/2 for their mean and near 1 for the best."""
     weight_limit: float = 100.0
@@ -96,7 +96,7 @@ class IQL(AdvantageWeighted):
         self.value = mlp((self.observation_size, *self.config.hidden, 1))
         orthogonal_(self.value)
         self.value.to(self.device)
-        self.value_optimiser = self.adam(self.value, lr=self.config.value_lr)
+        self.value_optimizer = self.adam(self.value, lr=self.config.value_lr)
         self.reward_scale = 1.0
 
     def build_actor(self) -> GaussianActor:
@@ -113,7 +113,7 @@ class IQL(AdvantageWeighted):
         return critics
 
     def prepare(self, dataset: Dataset) -> None:
-        """Besides what is learnt from returns, the scale of the rewards."""
+        """Besides what is learned from returns, the scale of the rewards."""
         if self.config.reward_scaling:
             self.reward_scale = reward_scale(dataset)
             rewards = np.asarray(dataset.rewards) * np.float32(self.reward_scale)
@@ -149,7 +149,7 @@ class IQL(AdvantageWeighted):
     def update_value(self, batch: Batch, lowest: Tensor) -> Metrics:
         """One step of V towards an expectile of the data's values."""
         loss, metrics = self.value_loss(batch, lowest)
-        minimise(loss, self.value_optimiser)
+        minimize(loss, self.value_optimizer)
         return metrics
 
     def value_loss(self, batch: Batch, lowest: Tensor) -> tuple[Tensor, Metrics]:
@@ -166,7 +166,7 @@ class IQL(AdvantageWeighted):
     def update_actor(self, batch: Batch, lowest: Tensor) -> Metrics:
         """One step of the actor towards the data's actions, the better ones first."""
         loss, metrics = self.actor_loss(batch, lowest)
-        minimise(loss, self.pi_optimiser)
+        minimize(loss, self.pi_optimizer)
         return metrics
 
     def actor_loss(self, batch: Batch, lowest: Tensor) -> tuple[Tensor, Metrics]:
@@ -193,7 +193,7 @@ class IQL(AdvantageWeighted):
         c = self.config
         if c.decay_steps is not None:
             done = min((self.updates - 1) / c.decay_steps, 1.0)
-            self.pi_optimiser.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
+            self.pi_optimizer.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def reward_scale(dataset: Dataset) -> float:

@@ -2,10 +2,10 @@
 
 One step on a batch (s, a, r, s', d):
 
-    behaviour model   train mu_hat, the paper's being a CVAE, on (s, a)
+    behavior model   train mu_hat, the paper's being a CVAE, on (s, a)
     target            y = r + gamma (1 - d) [min_j Q'_j(s', a') - alpha log pi(a'|s')]           (SAC's)
     pseudo target     y'(s_in) = min_j max_i Q_j(s_in, b_i),  b_1..b_N ~ mu_hat(.|s_in),  s_in in {s, s'}
-    critics           minimise lam * mean (Q_j(s, a) - y)^2
+    critics           minimize lam * mean (Q_j(s, a) - y)^2
                              + (1 - lam) * mean (Q_j(s_in, u) - y'(s_in))^2,  u_1..u_N ~ pi(.|s_in)
     actor, targets    as SAC
 
@@ -25,26 +25,26 @@ from mildly.algorithms.sac import SAC, SACConfig
 
 FAST: dict[str, Any] = {
     "ood_actions": 1,
-    "behaviour_steps": 5_000,
+    "behavior_steps": 5_000,
     "cache_actions": True,
     "level_start": True,
 }
 """What makes either form of MCQ fast."""
 ROBUST: dict[str, Any] = {
     **FAST,
-    "behaviour_hidden": (128, 128),
-    "behaviour_steps": 2_000,
+    "behavior_hidden": (128, 128),
+    "behavior_steps": 2_000,
     "num_actions": 5,
     "lam": "auto",
-    "behaviour": "flow",
-    "normalise_observations": True,
+    "behavior": "flow",
+    "normalize_observations": True,
     "layer_norm": True,
     "return_mix": 0.1,
     "cloning_steps": 6_000,
     "cloning_weight": 0.4,
-    "policy_tau": 0.001,
+    "policy_ema": 0.001,
 }
-"""What keeps either form from falling below behaviour cloning on the way, with the networks of the preset `small`."""
+"""What keeps either form from falling below behavior cloning on the way, with the networks of the preset `small`."""
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ class MCQ(MildlyConservative, SAC):
         },
         "fast": FAST,
         "robust": {**SAC.PRESETS["small"], **ROBUST, "initial_alpha": 0.01, "alpha_lr": 0.0},
-        "small": {**SAC.PRESETS["small"], "behaviour_hidden": (128, 128)},
+        "small": {**SAC.PRESETS["small"], "behavior_hidden": (128, 128)},
     }

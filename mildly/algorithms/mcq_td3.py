@@ -2,15 +2,15 @@
 
 One step on a batch (s, a, r, s', d):
 
-    behaviour model   train mu_hat, the paper's being a CVAE, on (s, a)
+    behavior model   train mu_hat, the paper's being a CVAE, on (s, a)
     target            y = r + gamma (1 - d) min_j Q'_j(s', pi'(s'))                               (TD3's)
     pseudo target     y'(s_in) = min_j max_i Q_j(s_in, b_i),  b_1..b_N ~ mu_hat(.|s_in),  s_in in {s, s'}
-    critics           minimise lam * mean (Q_j(s, a) - y)^2
+    critics           minimize lam * mean (Q_j(s, a) - y)^2
                              + (1 - lam) * mean (Q_j(s_in, pi(s_in)) - y'(s_in))^2
-    actor             maximise mean Q_1(s, pi(s))
+    actor             maximize mean Q_1(s, pi(s))
     targets           theta' <- tau theta + (1 - tau) theta', for the critics and the actor
 
-As printed there is neither noise on the target's actions nor a delay of the actor: `target_noise` and `actor_delay`
+As printed there is neither noise on the target's actions nor a delay of the actor: `policy_noise` and `policy_delay`
 bring TD3's own back. The paper does not say how large its networks are; these are MCQ's.
 """
 
@@ -31,9 +31,9 @@ class MCQTD3Config(MildConfig, TD3Config):
 
     hidden: tuple[int, ...] = (400, 400)
     """Widths of the hidden layers of actor and critics."""
-    target_noise: float = 0.0
+    policy_noise: float = 0.0
     """Standard deviation of the noise on the target policy's actions, which smooths the values; TD3's is 0.2."""
-    actor_delay: int = 1
+    policy_delay: int = 1
     """Critic steps for each step of the actor and of the targets; TD3's is 2."""
 
 
@@ -48,5 +48,5 @@ class MCQTD3(MildlyConservative, TD3):
         "fast": FAST,
         # its anchor is of squared distances, which are a tenth of a likelihood's loss
         "robust": {**TD3.PRESETS["small"], **ROBUST, "cloning_weight": 4.0},
-        "small": {**TD3.PRESETS["small"], "behaviour_hidden": (128, 128)},
+        "small": {**TD3.PRESETS["small"], "behavior_hidden": (128, 128)},
     }

@@ -2,9 +2,9 @@
 
 It adds to a method's step on a batch (s, a, r, s', d):
 
-    behaviour model   train mu_hat on (s, a)
+    behavior model   train mu_hat on (s, a)
     pseudo target     y'(s_in) = min_j max_i Q_j(s_in, b_i),  b_1..b_N ~ mu_hat(.|s_in),  s_in in {s, s'}
-    critics           minimise lam * TD error + (1 - lam) * mean (Q_j(s_in, u) - y'(s_in))^2,  u ~ pi(.|s_in)
+    critics           minimize lam * TD error + (1 - lam) * mean (Q_j(s_in, u) - y'(s_in))^2,  u ~ pi(.|s_in)
 
 and nothing else: with lam = 1 the method is itself again, to the bit.
 """
@@ -25,12 +25,12 @@ from torch import Tensor
 from mildly import mcb
 from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, require
-from mildly.behaviour import BEHAVIOUR_MODELS
-from mildly.behaviour.base import BehaviourModel
-from mildly.behaviour.cache import ActionCache
+from mildly.behavior import BEHAVIOR_MODELS
+from mildly.behavior.base import BehaviorModel
+from mildly.behavior.cache import ActionCache
 from mildly.data.dataset import Dataset
 from mildly.data.replay import Batch
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 LAM_START, LAM_RANGE = 0.7, (0.3, 0.99)
 """Where lam = "auto" begins and may go: about the range in which the paper searched."""
@@ -48,7 +48,7 @@ class MildConfig(ActorCriticConfig):
     ood_weight: float | None = None
     """c in TD error + c * OOD term, the authors' other way to weigh the two. Takes the place of lam."""
     num_actions: int = 10
-    """N: behaviour actions drawn in each state."""
+    """N: behavior actions drawn in each state."""
     ood_actions: int | None = None
     """OOD actions drawn in each state; N if not given. Fewer estimate the same term at less cost."""
     delta: float = 0.0
@@ -58,25 +58,25 @@ class MildConfig(ActorCriticConfig):
     one_sided: bool = False
     """Train OOD actions only where their value exceeds the pseudo target."""
     ood_distance_min: float | None = None
-    """Count an OOD action only if its squared distance to a behaviour action is at least this."""
+    """Count an OOD action only if its squared distance to a behavior action is at least this."""
     pseudo_floor: float | None = None
     """Lower bound of the pseudo target. Harmful where values are negative."""
     pseudo_reduction: Literal["min", "mean"] = "min"
     """How the critics' pseudo targets are combined."""
     pseudo_critics: Literal["online", "target"] = "online"
-    """Which critics value the behaviour actions: those in training, as printed, or their slow targets."""
+    """Which critics value the behavior actions: those in training, as printed, or their slow targets."""
     independent_samples: bool = False
-    """Draw behaviour and OOD actions anew for each critic instead of sharing them."""
-    behaviour: Literal["cvae", "cgan", "flow"] = "cvae"
+    """Draw behavior and OOD actions anew for each critic instead of sharing them."""
+    behavior: Literal["cvae", "cgan", "flow"] = "cvae"
     """The model of the data's policy."""
-    behaviour_hidden: tuple[int, ...] | None = None
+    behavior_hidden: tuple[int, ...] | None = None
     """Widths of its hidden layers; its own default if not given ((750, 750) for the CVAE)."""
-    behaviour_lr: float | None = None
+    behavior_lr: float | None = None
     """Its learning rate; its own default if not given (0.001 for the CVAE)."""
-    behaviour_steps: int | None = None
+    behavior_steps: int | None = None
     """Train it in this many first steps only; in all if not given."""
     cache_actions: bool = False
-    """Once it is trained, decode N actions for every state of the data once and keep them. Needs behaviour_steps."""
+    """Once it is trained, decode N actions for every state of the data once and keep them. Needs behavior_steps."""
     cache_megabytes: float = 2000.0
     """Memory that the kept actions may take; beyond it they are drawn in each step after all."""
     refresh_every: int | None = None
@@ -100,22 +100,22 @@ class MildConfig(ActorCriticConfig):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         reduction, distance = self.pseudo_reduction, self.ood_distance_min
         require(reduction in ("min", "mean"), "pseudo_reduction", "'min' or 'mean'", reduction)
-        critics, models = self.pseudo_critics, ", ".join(BEHAVIOUR_MODELS)
+        critics, models = self.pseudo_critics, ", ".join(BEHAVIOR_MODELS)
         require(critics in ("online", "target"), "pseudo_critics", "'online' or 'target'", critics)
-        require(self.behaviour in BEHAVIOUR_MODELS, "behaviour", f"one of {models}", self.behaviour)
+        require(self.behavior in BEHAVIOR_MODELS, "behavior", f"one of {models}", self.behavior)
         require(distance is None or distance >= 0, "ood_distance_min", "at least 0 or None", distance)
-        for name in ("ood_actions", "latent_size", "behaviour_steps", "refresh_every"):
+        for name in ("ood_actions", "latent_size", "behavior_steps", "refresh_every"):
             require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("ood_weight", "behaviour_lr", "latent_clip", "cache_megabytes"):
+        for name in ("ood_weight", "behavior_lr", "latent_clip", "cache_megabytes"):
             require(getattr(self, name) is None or getattr(self, name) > 0, name, "positive", getattr(self, name))
-        widths = self.behaviour_hidden
-        require(widths is None or all(width >= 1 for width in widths), "behaviour_hidden", "positive widths", widths)
+        widths = self.behavior_hidden
+        require(widths is None or all(width >= 1 for width in widths), "behavior_hidden", "positive widths", widths)
         low, high = self.encoder_log_std_min, self.encoder_log_std_max
         require(low < high, "encoder_log_std_min", "below encoder_log_std_max", low)
         count = self.ood_count
         require(distance is None or count <= self.num_actions, "ood_actions", "at most num_actions with a mask", count)
-        known = self.behaviour_steps is not None
-        require(known or not self.cache_actions, "behaviour_steps", "given where actions are kept", None)
+        known = self.behavior_steps is not None
+        require(known or not self.cache_actions, "behavior_steps", "given where actions are kept", None)
         shared = not (self.cache_actions and self.independent_samples)
         require(shared, "independent_samples", "False where actions are kept, which all critics share", True)
         refresh = self.refresh_every
@@ -136,22 +136,22 @@ class MildlyConservative(ActorCritic):
     """What it is added to, as `mcq.toml` calls it."""
 
     def build(self, seed: int) -> None:
-        """The method's parts and the behaviour model, with random numbers of its own: the method's stay untouched."""
+        """The method's parts and the behavior model, with random numbers of its own: the method's stay untouched."""
         super().build(seed)
-        c, model = self.config, BEHAVIOUR_MODELS[self.config.behaviour]
+        c, model = self.config, BEHAVIOR_MODELS[self.config.behavior]
         options: dict[str, Any] = {}
-        if c.behaviour == "cvae":
+        if c.behavior == "cvae":
             options = {
                 "latent_size": c.latent_size,
                 "latent_clip": c.latent_clip,
                 "log_std_range": (c.encoder_log_std_min, c.encoder_log_std_max),
                 "kl_weight": c.kl_weight,
             }
-        hidden = model.HIDDEN if c.behaviour_hidden is None else c.behaviour_hidden
-        self.behaviour: BehaviourModel = model(self.observation_size, self.action_size, hidden, **options)
-        self.behaviour.to(self.device)
-        settings = model.ADAM | ({} if c.behaviour_lr is None else {"lr": c.behaviour_lr})
-        self.behaviour_optimiser = self.adam(self.behaviour, **settings)
+        hidden = model.HIDDEN if c.behavior_hidden is None else c.behavior_hidden
+        self.behavior: BehaviorModel = model(self.observation_size, self.action_size, hidden, **options)
+        self.behavior.to(self.device)
+        settings = model.ADAM | ({} if c.behavior_lr is None else {"lr": c.behavior_lr})
+        self.behavior_optimizer = self.adam(self.behavior, **settings)
         self.ood_generator = self.random_stream(seed, "ood")
         self.cache: ActionCache | None = None
         adapts = c.lam == "auto" and c.ood_weight is None
@@ -171,9 +171,9 @@ class MildlyConservative(ActorCritic):
             self.cache.edition = -1
 
     def skip_start(self) -> None:
-        """Go to the end of the behaviour model's training, too."""
+        """Go to the end of the behavior model's training, too."""
         super().skip_start()
-        self.updates = max(self.updates, self.config.behaviour_steps or 0)
+        self.updates = max(self.updates, self.config.behavior_steps or 0)
 
     @property
     def mild(self) -> bool:
@@ -181,17 +181,17 @@ class MildlyConservative(ActorCritic):
         return self.config.lam != 1 or self.config.ood_weight is not None
 
     def update(self, batch: Batch) -> Metrics:
-        """One step of the behaviour model while it trains, then the method's own with the critics' loss below."""
-        steps = self.config.behaviour_steps
+        """One step of the behavior model while it trains, then the method's own with the critics' loss below."""
+        steps = self.config.behavior_steps
         fitting = self.mild and (steps is None or self.updates < steps)
-        metrics = self.update_behaviour(batch) if fitting else {}
+        metrics = self.update_behavior(batch) if fitting else {}
         return metrics | super().update(batch)
 
-    def update_behaviour(self, batch: Batch) -> Metrics:
-        """One step of the behaviour model towards the data's actions."""
-        loss = self.behaviour.loss(batch.observations, batch.actions, self.ood_generator, self.updates)
-        minimise(loss, self.behaviour_optimiser)
-        return {"loss_behaviour": loss.detach()}
+    def update_behavior(self, batch: Batch) -> Metrics:
+        """One step of the behavior model towards the data's actions."""
+        loss = self.behavior.loss(batch.observations, batch.actions, self.ood_generator, self.updates)
+        minimize(loss, self.behavior_optimizer)
+        return {"loss_behavior": loss.detach()}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """lam * TD error + (1 - lam) * OOD term, summed over critics."""
@@ -210,19 +210,19 @@ class MildlyConservative(ActorCritic):
         return lam * td_loss + (1 - lam) * ood_loss, metrics
 
     def ood_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Train the policy's actions in s and s' towards the best of the behaviour's."""
+        """Train the policy's actions in s and s' towards the best of the behavior's."""
         c = self.config
         states = torch.cat([batch.observations, batch.next_observations])  # s_in, (2 batch, o)
-        behaviour_actions = self.behaviour_actions(states, batch.rows)
+        behavior_actions = self.behavior_actions(states, batch.rows)
         critics = self.critics if c.pseudo_critics == "online" else self.target_critics
         target = mcb.pseudo_target(
-            critics, states, behaviour_actions, floor=c.pseudo_floor, reduction=c.pseudo_reduction
+            critics, states, behavior_actions, floor=c.pseudo_floor, reduction=c.pseudo_reduction
         )
         ood_actions = self._for_critics(lambda: self.policy_actions(states, c.ood_count, self.ood_generator))
         mask = None
         if c.ood_distance_min is not None:
-            paired = behaviour_actions[..., : ood_actions.shape[-2], :]
-            mask = mcb.far_from_behaviour(ood_actions, paired, c.ood_distance_min)
+            paired = behavior_actions[..., : ood_actions.shape[-2], :]
+            mask = mcb.far_from_behavior(ood_actions, paired, c.ood_distance_min)
         delta = c.delta + c.delta_scale * target.std() if c.delta_scale else c.delta
         values = self.critics(states, ood_actions)  # (critics, 2 batch, n)
         loss = mcb.ood_loss(values, target, delta=delta, one_sided=c.one_sided, mask=mask).sum()
@@ -230,7 +230,7 @@ class MildlyConservative(ActorCritic):
             "loss_ood": loss.detach(),
             "q_ood": values.detach().mean(),
             "pseudo_target": target.mean(),
-            "behaviour_spread": behaviour_actions.std(dim=-2, unbiased=False).mean(),
+            "behavior_spread": behavior_actions.std(dim=-2, unbiased=False).mean(),
         }
         if self.lam is not None:
             with torch.no_grad():
@@ -239,14 +239,14 @@ class MildlyConservative(ActorCritic):
             metrics["data_gap"] = (of_data - target[: len(batch.actions)]).square().mean().sqrt()
         return loss, metrics
 
-    def behaviour_actions(self, states: Tensor, rows: Tensor) -> Tensor:
-        """N actions a state from the behaviour model: kept ones if there are any, else fresh ones."""
+    def behavior_actions(self, states: Tensor, rows: Tensor) -> Tensor:
+        """N actions a state from the behavior model: kept ones if there are any, else fresh ones."""
         c = self.config
-        if self.cache is not None and c.behaviour_steps is not None and len(rows) and self.updates >= c.behaviour_steps:
-            edition = (self.updates - c.behaviour_steps) // c.refresh_every if c.refresh_every else 0
-            self.cache.fill(self.behaviour, edition, self.ood_generator.initial_seed())
+        if self.cache is not None and c.behavior_steps is not None and len(rows) and self.updates >= c.behavior_steps:
+            edition = (self.updates - c.behavior_steps) // c.refresh_every if c.refresh_every else 0
+            self.cache.fill(self.behavior, edition, self.ood_generator.initial_seed())
             return self.cache.gather(rows)
-        return self._for_critics(lambda: self.behaviour.sample(states, c.num_actions, self.ood_generator))
+        return self._for_critics(lambda: self.behavior.sample(states, c.num_actions, self.ood_generator))
 
     def _for_critics(self, draw: Callable[[], Tensor]) -> Tensor:
         """One set of n actions a state for all critics, (states, n, a), or one for each, (critics, states, n, a)."""

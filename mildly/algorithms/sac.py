@@ -2,10 +2,10 @@
 
 One step on a batch (s, a, r, s', d), d marking terminal states only:
 
-    temperature   minimise -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)
+    temperature   minimize -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)
     target        y = r + gamma (1 - d) [min_j Q'_j(s', a') - alpha log pi(a'|s')],  a' ~ pi(.|s')
-    critics       minimise mean (Q_j(s, a) - y)^2
-    actor         minimise mean alpha log pi(a~|s) - min_j Q_j(s, a~)
+    critics       minimize mean (Q_j(s, a) - y)^2
+    actor         minimize mean alpha log pi(a~|s) - min_j Q_j(s, a~)
     targets       theta' <- tau theta + (1 - tau) theta'
 
 Offline, its values run away on actions the data never shows: that is what MCQ mends.
@@ -26,7 +26,7 @@ from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, require
 from mildly.data.replay import Batch
 from mildly.networks import polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SACConfig(ActorCriticConfig):
 
 
 class SAC(ActorCritic):
-    """Soft Actor-Critic with two critics and a learnt temperature."""
+    """Soft Actor-Critic with two critics and a learned temperature."""
 
     Config = SACConfig
     config: SACConfig
@@ -75,7 +75,7 @@ class SAC(ActorCritic):
         super().build(seed)
         c = self.config
         self.log_alpha = torch.full((), math.log(c.initial_alpha), device=self.device, requires_grad=True)
-        self.alpha_optimiser = self.adam(self.log_alpha, lr=c.alpha_lr)
+        self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
         self.target_entropy = -float(self.action_size) if c.target_entropy is None else c.target_entropy
 
     def build_actor(self) -> TanhGaussianActor:
@@ -103,7 +103,7 @@ class SAC(ActorCritic):
         """Raise alpha where the policy's entropy is below its target, lower it where above."""
         log_prob = drawn.log_prob.detach()
         if self.config.alpha_lr:
-            minimise(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimiser)
+            minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimizer)
         return {"alpha": self.log_alpha.detach().exp(), "entropy": -log_prob.mean()}
 
     @torch.no_grad()
@@ -117,7 +117,7 @@ class SAC(ActorCritic):
     def update_actor(self, batch: Batch, drawn: Draw) -> Metrics:
         """One step of the actor up the soft value; the critics' weights receive no gradient."""
         loss, metrics = self.actor_loss(batch, drawn)
-        minimise(loss, self.pi_optimiser)
+        minimize(loss, self.pi_optimizer)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
 

@@ -3,8 +3,8 @@
 One step on a batch (s, a, r, s', d), d marking terminal states only:
 
     target    y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)
-    critics   minimise mean (Q_j(s, a) - y)^2
-    actor     maximise mean Q_1(s, pi(s)), every `actor_delay`-th step
+    critics   minimize mean (Q_j(s, a) - y)^2
+    actor     maximize mean Q_1(s, pi(s)), every `policy_delay`-th step
     targets   theta' <- tau theta + (1 - tau) theta', in the actor's steps, for the critics and the actor
 """
 
@@ -23,7 +23,7 @@ from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from mildly.algorithms.base import Metrics, require
 from mildly.data.replay import Batch
 from mildly.networks import normal, polyak_update
-from mildly.optimiser import minimise
+from mildly.optimizer import minimize
 
 _ACTOR_METRICS = ("loss_actor", "q_ood", "policy_distance")
 
@@ -34,18 +34,18 @@ class TD3Config(ActorCriticConfig):
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
-    target_noise: float = 0.2
+    policy_noise: float = 0.2
     """Standard deviation of the noise on the target policy's actions, which smooths the values; 0 for none."""
-    target_noise_clip: float = 0.5
+    noise_clip: float = 0.5
     """That noise is clipped to plus or minus this."""
-    actor_delay: int = 2
+    policy_delay: int = 2
     """Critic steps for each step of the actor and of the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.target_noise >= 0, "target_noise", "at least 0", self.target_noise)
-        require(self.target_noise_clip >= 0, "target_noise_clip", "at least 0", self.target_noise_clip)
-        require(self.actor_delay >= 1, "actor_delay", "at least 1", self.actor_delay)
+        require(self.policy_noise >= 0, "policy_noise", "at least 0", self.policy_noise)
+        require(self.noise_clip >= 0, "noise_clip", "at least 0", self.noise_clip)
+        require(self.policy_delay >= 1, "policy_delay", "at least 1", self.policy_delay)
 
 
 class TD3(ActorCritic):
@@ -71,13 +71,13 @@ class TD3(ActorCritic):
         return DeterministicActor(self.observation_size, self.action_size, self.config.hidden).to(self.device)
 
     def learn(self, batch: Batch) -> Metrics:
-        """One step of the critics, and every `actor_delay`-th time of actor and targets."""
+        """One step of the critics, and every `policy_delay`-th time of actor and targets."""
         metrics = self.update_critics(batch)
         if self.cloning:
             metrics |= self.clone(batch)
-        elif self.updates % self.config.actor_delay == 0:
+        elif self.updates % self.config.policy_delay == 0:
             self.update_actor(batch)
-        if self.updates % self.config.actor_delay == 0:
+        if self.updates % self.config.policy_delay == 0:
             polyak_update(self.target_critics, self.critics, self.config.tau)
             polyak_update(self.target_pi, self.pi, self.config.tau)
         return metrics if self.cloning else dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True)) | metrics
@@ -87,16 +87,16 @@ class TD3(ActorCritic):
         """y = r + gamma (1 - d) min_j Q'_j(s', a'), a' from the target actor with clipped noise."""
         c = self.config
         following = self.target_pi(batch.next_observations)
-        if c.target_noise > 0:
-            noise = normal(following.shape, following, self.generator) * c.target_noise
-            following = (following + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1)
+        if c.policy_noise > 0:
+            noise = normal(following.shape, following, self.generator) * c.policy_noise
+            following = (following + noise.clamp(-c.noise_clip, c.noise_clip)).clamp(-1, 1)
         value: Tensor = self.target_critics(batch.next_observations, following).amin(dim=0)
         return batch.rewards + c.gamma * (1 - batch.terminated) * value
 
     def update_actor(self, batch: Batch) -> None:
         """One step of the actor up the first critic, whose weights receive no gradient."""
         loss, metrics = self.actor_loss(batch)
-        minimise(loss, self.pi_optimiser)
+        minimize(loss, self.pi_optimizer)
         self.actor_metrics = torch.stack([loss.detach(), *metrics.values()])
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:

@@ -3,8 +3,8 @@
 One step on a batch (s, a, r, s', d), observations scaled to zero mean and unit variance:
 
     target    y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)   (TD3's)
-    critics   minimise mean (Q_j(s, a) - y)^2                                                              (TD3's)
-    actor     minimise -w mean Q_1(s, pi(s)) + mean (pi(s) - a)^2,  w = alpha / mean |Q_1(s, pi(s))|,
+    critics   minimize mean (Q_j(s, a) - y)^2                                                              (TD3's)
+    actor     minimize -w mean Q_1(s, pi(s)) + mean (pi(s) - a)^2,  w = alpha / mean |Q_1(s, pi(s))|,
               both means over the batch and the second over the action's dimensions too; no gradient through w
     targets   as TD3
 
@@ -26,10 +26,10 @@ from mildly.data.replay import Batch
 class TD3BCConfig(TD3Config):
     """Hyperparameters of TD3+BC; the defaults are its authors'."""
 
-    normalise_observations: bool = True
+    normalize_observations: bool = True
     """Scale observations to zero mean and unit variance (the policy keeps the scaling)."""
     alpha: float = 2.5
-    """Weight of the values against the distance to the data's actions; towards 0 it is behaviour cloning."""
+    """Weight of the values against the distance to the data's actions; towards 0 it is behavior cloning."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,7 +58,7 @@ def main(args: Sequence[str]) -> int:
 
     from mildly.algorithms import algorithm_named
     from mildly.bench import Candidate, measure
-    from mildly.device import usable_device
+    from mildly.device import resolve_device
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -69,7 +69,7 @@ def main(args: Sequence[str]) -> int:
             raise unknown_name("preset", preset, known)
     pairs = [(name, preset) for name in options.algorithm for preset in options.preset if preset in presets[name]]
     print(f"measuring {', '.join(f'{name} ({preset})' for name, preset in pairs)} by turns ...", file=sys.stderr)
-    device = usable_device(options.device)
+    device = resolve_device(options.device)
     candidates = []
     for name, preset in pairs:
         many = "num_actions" in get_type_hints(algorithm_named(name).Config)

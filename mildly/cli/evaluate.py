@@ -63,5 +63,5 @@ def main(args: Sequence[str]) -> int:
     out.print(episodes)
     spread = float(np.std(result.returns))
     line = f"\n{result.env_id}: mean return {result.mean_return:.1f} (sd {spread:.1f})"
-    out.print(line + (f", normalised score {result.score:.1f}" if result.scores else ""))
+    out.print(line + (f", normalized score {result.score:.1f}" if result.scores else ""))
     return 0

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError
-from mildly.experiments.exhibits import EVAL_EVERY, EXHIBITS, SEEDS, STEPS, Exhibit, exhibit_named, paper_scores
+from mildly.paper.exhibits import EVAL_EVERY, EXHIBITS, SEEDS, STEPS, Exhibit, exhibit_named, paper_scores
 
 if TYPE_CHECKING:
     from mildly.evaluation.results import Result
-    from mildly.report.exhibit import ScoreTable
+    from mildly.paper.tables import ScoreTable
 
 _USAGE = f"""usage: mildly paper NAME [--datasets ...] [--algorithms ...] [--steps N] [--seeds N] [--out DIR] ...
 
@@ -78,7 +78,7 @@ def main(args: Sequence[str]) -> int:
     exhibit = exhibit_named(args[0])
     options = parse(PaperOptions, args[1:], prog=f"mildly paper {exhibit.name}", description=exhibit.title)
     from mildly.evaluation.results import load_results
-    from mildly.experiments.paper import chosen
+    from mildly.paper.runs import chosen
 
     datasets, methods = chosen(exhibit, options.datasets, options.algorithms)
     out = Path(options.out or f"runs/paper/{exhibit.name}")
@@ -94,8 +94,8 @@ def main(args: Sequence[str]) -> int:
 
 
 def _run(exhibit: Exhibit, options: PaperOptions, out: Path, datasets: list[str], methods: list[str]) -> int:
-    from mildly.experiments.paper import jobs_of, parse_fields
     from mildly.experiments.sweep import run_sweep
+    from mildly.paper.runs import jobs_of, parse_fields
     from mildly.training.loop import Stopped
 
     jobs = jobs_of(
@@ -125,7 +125,7 @@ def _show_table(
     exhibit: Exhibit, options: PaperOptions, results: Sequence[Result], datasets: list[str], methods: list[str]
 ) -> None:
     from mildly.algorithms import ALGORITHMS
-    from mildly.report import exhibit as rendering
+    from mildly.paper import tables as rendering
 
     filled = rendering.score_table(exhibit, results, datasets=datasets, methods=methods, implemented=list(ALGORITHMS))
     out = console()
@@ -145,7 +145,7 @@ def _show_table(
 
 
 def _shown(filled: ScoreTable) -> object:
-    from mildly.report.exhibit import MISSING, number, printed
+    from mildly.paper.tables import MISSING, number, printed
 
     rows = table("", *filled.methods)
     for dataset in filled.datasets:
@@ -167,7 +167,7 @@ def _shown(filled: ScoreTable) -> object:
 
 
 def _show_costs(exhibit: Exhibit, results: Sequence[Result]) -> None:
-    from mildly.report.cost import costs
+    from mildly.paper.cost import costs
 
     rows = table("", "seconds for 1,000 steps", "peak MB", "runs", "the paper's seconds", "MB (RTX 3090)")
     for cost in costs(exhibit, results):
@@ -182,7 +182,7 @@ def _show_costs(exhibit: Exhibit, results: Sequence[Result]) -> None:
 
 
 def _draw(exhibit: Exhibit, results: Sequence[Result], path: Path) -> None:
-    from mildly.report.figures import parameter_study, value_estimates
+    from mildly.paper.figures import parameter_study, value_estimates
 
     draw = parameter_study if exhibit.name == "fig-parameters" else value_estimates
     console().print(f"{exhibit.title}: {draw(exhibit, results, path)}")

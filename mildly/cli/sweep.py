@@ -94,9 +94,9 @@ def main(args: Sequence[str]) -> int:
 
 
 def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
-    from mildly.experiments.summary import summarise
+    from mildly.experiments.summary import summarize
 
-    rows = summarise(jobs, folder)
+    rows = summarize(jobs, folder)
     datasets = list(dict.fromkeys(name for row in rows.values() for name in row))
     shown = table("final score", *datasets)
     for (algorithm, setting), row in rows.items():

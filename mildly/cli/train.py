@@ -145,7 +145,7 @@ def _train(go: Any) -> int:
     evaluations = run.evaluations()
     if evaluations:
         last = evaluations[-1]
-        score = "" if last["score"] is None else f", normalised score {last['score']:.1f}"
+        score = "" if last["score"] is None else f", normalized score {last['score']:.1f}"
         episodes = len(last["returns"])
         out.print(f"step {last['step']}: mean return {last['mean_return']:.1f} over {episodes} episodes{score}")
     out.print(f"run: {run.path}")

@@ -20,7 +20,7 @@ from mildly.data.registry import open_log
 from mildly.data.tasks import task_of
 from mildly.data.writer import Writer
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 
 _PLAIN_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")  # without a place for a description
 _FOREIGN = {
@@ -111,7 +111,7 @@ def export(data: Dataset, target: str | os.PathLike[str]) -> None:
     description = json.dumps(dataclasses.asdict(data.meta))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as unfinished:
+        with atomic_write(path) as unfinished:
             module.write(data, unfinished, description)
     except OSError as error:
         raise MildlyError(f"{path}: cannot be written ({error}).") from error

@@ -44,7 +44,7 @@ class Meta:
         action_low: the environment's own lower action bounds, mapped to -1 in `actions`; the policy undoes it. Where
             they are not given, they are taken from the environment, if there is one.
         action_high: likewise the upper bounds, mapped to +1.
-        reference_min: the return that scores 0 (a random policy's); without it there is no normalised score.
+        reference_min: the return that scores 0 (a random policy's); without it there is no normalized score.
         reference_max: the return that scores 100 (an expert's).
         source: where the data came from, in words.
         notes: what was done to the data on the way here (columns guessed, rows dropped), a sentence each.
@@ -195,10 +195,10 @@ class Dataset:
 
     def score(self, returns: Array | float) -> Array | None:
         """Returns on the scale where the reference minimum is 0 and the reference maximum 100."""
-        return normalised_score(returns, self.meta)
+        return normalized_score(returns, self.meta)
 
 
-def normalised_score(returns: Array | float, meta: Meta) -> Array | None:
+def normalized_score(returns: Array | float, meta: Meta) -> Array | None:
     """D4RL's score, 100 (R - min) / (max - min); None where the task has no reference returns."""
     if meta.reference_min is None or meta.reference_max is None:
         return None

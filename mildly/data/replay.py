@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mildly.data.dataset import Array, Dataset
-from mildly.data.normalise import Scaling
+from mildly.data.normalize import Scaling
 
 _LARGE = 1 << 28  # bytes; mapped sets beyond this may not fit memory, and are read ahead
 

@@ -44,7 +44,7 @@ class Result:
 
     @property
     def score(self) -> float | None:
-        """Mean normalised score of the last ten evaluations (fewer where there are fewer); None without a score."""
+        """Mean normalized score of the last ten evaluations (fewer where there are fewer); None without a score."""
         return self._final("score")
 
     @property

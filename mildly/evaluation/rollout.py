@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mildly.data.dataset import Array, Meta, normalised_score
+from mildly.data.dataset import Array, Meta, normalized_score
 from mildly.environments import make_env
 from mildly.errors import MildlyError
 
@@ -35,7 +35,7 @@ class Evaluation:
     returns: list[float]
     lengths: list[int]
     scores: list[float] | None
-    """Normalised returns (0 a random policy, 100 an expert); None where the task has no reference."""
+    """Normalized returns (0 a random policy, 100 an expert); None where the task has no reference."""
 
     @property
     def mean_return(self) -> float:
@@ -44,7 +44,7 @@ class Evaluation:
 
     @property
     def score(self) -> float | None:
-        """Mean normalised score over episodes."""
+        """Mean normalized score over episodes."""
         return None if self.scores is None else float(np.mean(self.scores))
 
     def to_json(self) -> dict[str, Any]:
@@ -102,5 +102,5 @@ def rollout(
         for env in envs:
             env.close()
     same_task = env_id is None or env_id == meta.env_id
-    scores = normalised_score(returns, meta) if same_task else None
+    scores = normalized_score(returns, meta) if same_task else None
     return Evaluation(name, seeds, returns.tolist(), lengths.tolist(), None if scores is None else scores.tolist())

@@ -7,13 +7,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from mildly.experiments.board import Board
 from mildly.experiments.process import Task, end, last_words, start
+from mildly.experiments.progress import SweepProgress
 
 _NAP = 0.05  # seconds between two looks at the processes
 
 
-def run_here(tasks: Sequence[Task], *, workers: int, retries: int, board: Board, stop: Sequence[int]) -> dict[str, str]:
+def run_here(
+    tasks: Sequence[Task], *, workers: int, retries: int, progress: SweepProgress, stop: Sequence[int]
+) -> dict[str, str]:
     """Run all tasks, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
     waiting = deque(tasks)
     running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
@@ -33,15 +35,15 @@ def run_here(tasks: Sequence[Task], *, workers: int, retries: int, board: Board,
                 _forget(process)
                 del running[task.name]
                 if code == 0:
-                    board.counts.done += 1
+                    progress.counts.done += 1
                 elif attempts[task.name] <= retries:
-                    board.say(f"{task.name}: ended with code {code}, is tried again")
+                    progress.say(f"{task.name}: ended with code {code}, is tried again")
                     waiting.appendleft(task)
                 else:
                     failed[task.name] = last_words(task.log)
-                    board.counts.failed += 1
-                    board.say(f"{task.name}: failed {attempts[task.name]} time(s), see {task.log}")
-            board.look(task for task, _ in running.values())
+                    progress.counts.failed += 1
+                    progress.say(f"{task.name}: failed {attempts[task.name]} time(s), see {task.log}")
+            progress.look(task for task, _ in running.values())
         for _, process in running.values():
             process.terminate()  # all at once, so that they write their checkpoints side by side
     finally:

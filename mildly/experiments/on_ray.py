@@ -28,8 +28,8 @@ import numpy as np
 
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.errors import MildlyError
-from mildly.experiments.board import Board
 from mildly.experiments.process import Task, end, last_words, start
+from mildly.experiments.progress import SweepProgress
 
 _NAP = 0.2  # seconds between two looks at the tasks
 
@@ -65,7 +65,7 @@ def connected(address: str, threads: int, log: Path) -> Iterator[Any]:
 
 
 def run_on_ray(
-    tasks: Sequence[Task], ray: Any, *, threads: int, retries: int, board: Board, stop: Sequence[int]
+    tasks: Sequence[Task], ray: Any, *, threads: int, retries: int, progress: SweepProgress, stop: Sequence[int]
 ) -> dict[str, str]:
     """Run all tasks on a cluster, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
     job = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=True)(_run_on_node)
@@ -79,13 +79,13 @@ def run_on_ray(
             task = open_tasks.pop(reference)
             try:
                 ray.get(reference)
-                board.counts.done += 1
+                progress.counts.done += 1
             except ray.exceptions.RayError as error:
                 failed[task.name] = last_words(task.log) or str(error)
-                board.counts.failed += 1
-                board.say(f"{task.name}: failed, see {task.log}")
+                progress.counts.failed += 1
+                progress.say(f"{task.name}: failed, see {task.log}")
         # Who has written to its log has been given a node.
-        board.look(task for task in open_tasks.values() if _size(task.log) > before[task.name])
+        progress.look(task for task in open_tasks.values() if _size(task.log) > before[task.name])
     for reference in open_tasks:
         ray.cancel(reference)
     if open_tasks:  # they are writing their checkpoints

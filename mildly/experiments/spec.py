@@ -36,7 +36,7 @@ from mildly.data.registry import name_of
 from mildly.errors import MildlyError, unknown_name
 from mildly.run import Plan
 
-_NOT_OF_A_SPEC = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "fields"}
+_NOT_OF_A_SPEC = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "variant", "source", "fields"}
 """Arguments of `train` that the sweep itself fills in."""
 _KINDS = {str: "text in quotes", int: "a whole number", bool: "true or false"}
 _LISTS = ("algorithms", "datasets", "seeds")
@@ -287,7 +287,7 @@ def _job(
 ) -> Job:
     from mildly.algorithms import algorithm_named
     from mildly.algorithms.base import make_config
-    from mildly.device import usable_device
+    from mildly.device import resolve_device
 
     data_name = name_of(dataset)
     filled = {**options_of_train(), **options}
@@ -301,7 +301,7 @@ def _job(
             data=Meta(data_name),
             seed=seed,
             threads=1,
-            **{**planned, "device": usable_device(filled["device"])},
+            **{**planned, "device": resolve_device(filled["device"])},
         )
     except MildlyError as error:
         raise MildlyError(f"{algorithm} on {dataset}: {error}") from error

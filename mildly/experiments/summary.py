@@ -19,7 +19,7 @@ class Cell:
     values: tuple[float, ...]
     seeds: int
     scored: bool
-    """Whether the values are normalised scores, not returns."""
+    """Whether the values are normalized scores, not returns."""
 
     def __str__(self) -> str:
         if not self.values:
@@ -31,7 +31,7 @@ class Cell:
         return f"{np.mean(self.values):.1f}{band}{unit}{missing}"
 
 
-def summarise(jobs: Sequence[Job], out: Path) -> dict[tuple[str, str], dict[str, Cell]]:
+def summarize(jobs: Sequence[Job], out: Path) -> dict[tuple[str, str], dict[str, Cell]]:
     """By algorithm and setting, then by data set: the final scores of all seeds, by the paper's protocol."""
     groups: dict[tuple[str, str], dict[str, list[Job]]] = {}
     for job in jobs:

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 from mildly.data.registry import builtin_names
 from mildly.errors import MildlyError
-from mildly.experiments import material
-from mildly.experiments.board import Board, Counts
+from mildly.experiments import sweep_data
 from mildly.experiments.local import run_here
 from mildly.experiments.on_ray import connected, run_on_ray
 from mildly.experiments.process import Task, reached
+from mildly.experiments.progress import Counts, SweepProgress
 from mildly.experiments.spec import Job
 from mildly.run import Plan, Run
 from mildly.training.signals import stop_requests
@@ -63,25 +63,25 @@ def run_sweep(
     except OSError as error:
         raise MildlyError(f"{root}: cannot be made ({error.strerror}). Choose another --out.") from error
     with Run(root).locked():
-        board = Board(Counts(len(jobs)))
+        progress = SweepProgress(Counts(len(jobs)))
         try:
-            tasks = _open_tasks(jobs, root, threads, board.say)
+            tasks = _open_tasks(jobs, root, threads, progress.say)
         except MildlyError:
             with suppress(OSError):
                 root.rmdir()  # unless something is in it
             raise
-        board.counts.done = len(jobs) - len(tasks)
+        progress.counts.done = len(jobs) - len(tasks)
         if not tasks:
             return {}
         with ExitStack() as around:
             cluster = around.enter_context(connected(ray, threads, root / "ray.log")) if ray is not None else None
             stop = around.enter_context(stop_requests())
-            around.enter_context(board)
+            around.enter_context(progress)
             if cluster is None:
                 at_once = workers or max(1, _cores() // threads)
-                failed = run_here(tasks, workers=at_once, retries=retries, board=board, stop=stop)
+                failed = run_here(tasks, workers=at_once, retries=retries, progress=progress, stop=stop)
             else:
-                failed = run_on_ray(tasks, cluster, threads=threads, retries=retries, board=board, stop=stop)
+                failed = run_on_ray(tasks, cluster, threads=threads, retries=retries, progress=progress, stop=stop)
         if stop:
             _stopped(jobs, root, stop[0])
     return failed
@@ -90,12 +90,12 @@ def run_sweep(
 def _open_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callable[[str], None]) -> list[Task]:
     """What is left to do, once all that could be wrong with it has been looked at."""
     one_of_each = {job.dataset: job for job in jobs}
-    folders = {dataset: material.native(job, root, say) for dataset, job in one_of_each.items()}
+    folders = {dataset: sweep_data.native(job, root, say) for dataset, job in one_of_each.items()}
     for job in jobs:
-        _check_begun(job, root / job.name, material.fingerprint(folders[job.dataset]))
+        _check_begun(job, root / job.name, sweep_data.fingerprint(folders[job.dataset]))
     open_jobs = [job for job in jobs if reached(root / job.name) < job.plan.steps]
     for dataset in dict.fromkeys(job.dataset for job in open_jobs):
-        for line in material.look_at(folders[dataset], [job for job in open_jobs if job.dataset == dataset]):
+        for line in sweep_data.look_at(folders[dataset], [job for job in open_jobs if job.dataset == dataset]):
             say(f"{dataset}: {line}")
     return [_task(job, root, folders[job.dataset], threads) for job in _longest_first(open_jobs)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 from mildly.report.charts import LIGHT, VALUE_LIGHT, Spec
 
 _FORMATS = ("png", "svg")
@@ -26,7 +26,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.hashsalt": "mildly",  # equal figures are equal files
 }
-_COLOURS = {f"s{i}": colour for i, colour in enumerate(LIGHT)} | {f"v{i}": c for i, c in enumerate(VALUE_LIGHT)}
+_COLOURS = {f"s{i}": color for i, color in enumerate(LIGHT)} | {f"v{i}": c for i, c in enumerate(VALUE_LIGHT)}
 
 
 def write_figures(specs: Mapping[str, Spec], folder: str | os.PathLike[str]) -> list[Path]:
@@ -43,7 +43,7 @@ def write_figures(specs: Mapping[str, Spec], folder: str | os.PathLike[str]) -> 
             figure = (_intervals if spec["kind"] == "interval" else _lines)(spec)
             for ending in _FORMATS:
                 path = folder / f"{name}.{ending}"
-                with replacing(path) as unfinished:
+                with atomic_write(path) as unfinished:
                     metadata = {"Date": None} if ending == "svg" else {}
                     figure.savefig(unfinished, dpi=150, format=ending, metadata=metadata)
                 written.append(path)
@@ -76,7 +76,7 @@ def _lines(spec: Spec) -> Any:
     axes = figure.subplots()
     for series in spec["series"]:
         x, y = np.array(series["x"]), np.array(series["y"])
-        look = {"color": _COLOURS[series["colour"]], "linestyle": _dash(series["dash"]), "linewidth": 1.8}
+        look = {"color": _COLOURS[series["color"]], "linestyle": _dash(series["dash"]), "linewidth": 1.8}
         axes.plot(x, y, label=_plain(series["label"]), marker="o" if len(x) == 1 else None, **look)
         if spec.get("band") == "range":
             axes.fill_between(x, series["low"], series["high"], color=look["color"], alpha=0.15, linewidth=0)
@@ -96,9 +96,9 @@ def _intervals(spec: Spec) -> Any:
     figure = _figure(max(5.5, 3.1 * len(panels)), 1.1 + 0.3 * rows)
     for i, (axes, panel) in enumerate(zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)):
         for place, row in enumerate(panel["rows"]):
-            colour = _COLOURS[row["colour"]]
-            axes.barh(place, row["high"] - row["low"], left=row["low"], height=0.5, color=colour, alpha=0.4)
-            axes.vlines(row["point"], place - 0.33, place + 0.33, color=colour, linewidth=2.5)
+            color = _COLOURS[row["color"]]
+            axes.barh(place, row["high"] - row["low"], left=row["low"], height=0.5, color=color, alpha=0.4)
+            axes.vlines(row["point"], place - 0.33, place + 0.33, color=color, linewidth=2.5)
         if "reference" in panel:
             axes.axvline(panel["reference"], color="#777777", linestyle="--", linewidth=1)
             axes.set_xlim(*panel["range"])

@@ -94,7 +94,7 @@ class Chart {
   }
 
   title() {
-    const chip = this.spec.colour ? [element("span", { class: "chip", style: { background: ink(this.spec) } })] : [];
+    const chip = this.spec.color ? [element("span", { class: "chip", style: { background: ink(this.spec) } })] : [];
     return element("h3", {}, ...chip, this.spec.title);
   }
 
@@ -114,7 +114,7 @@ class Chart {
     this.stage.replaceChildren(this.picture());
   }
 
-  /** The picture alone, with its colours, title and legend in it. */
+  /** The picture alone, with its colors, title and legend in it. */
   standalone() {
     const shown = this.stage.querySelector("svg");
     const copy = shown.cloneNode(true);
@@ -139,7 +139,7 @@ class Chart {
     entries.forEach((entry, i) => {
       const x = 14 + (i % columns) * (width / columns);
       const y = height - 12 - row * (Math.ceil(entries.length / columns) - 1 - Math.floor(i / columns));
-      const stroke = getComputedStyle(document.documentElement).getPropertyValue(`--${entry.colour}`).trim();
+      const stroke = getComputedStyle(document.documentElement).getPropertyValue(`--${entry.color}`).trim();
       whole.append(shape("line", { x1: x, x2: x + 22, y1: y - 4, y2: y - 4, stroke, "stroke-width": 2.5, "stroke-dasharray": entry.dash }),
         shape("text", { ...text, x: x + 28, y }, entry.label));
     });
@@ -169,7 +169,7 @@ class Chart {
 }
 
 function ink(series) {
-  return `var(--${series.colour})`;
+  return `var(--${series.color})`;
 }
 
 function download(blob, name) {

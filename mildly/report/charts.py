@@ -19,11 +19,11 @@ Spec = dict[str, Any]
 
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b3559a", "#c98a00", "#3d9ddb", "#5a5a5a", "#7a5c12")
 DARK = ("#5ab4f0", "#ff9254", "#35cfa4", "#e79bd0", "#f2bd42", "#a5d8ff", "#c9c9c9", "#d0a850")
-"""Colours that people with any kind of colour vision can tell apart, on white and on black."""
+"""Colors that people with any kind of color vision can tell apart, on white and on black."""
 VALUE_LIGHT = ("#332288", "#aa3377", "#117733", "#8a8420")
 VALUE_DARK = ("#a79cf5", "#f08cc4", "#62cc83", "#d3cd6a")
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Colours that come again have another dash."""
+"""Colors that come again have another dash."""
 _VALUE_NAMES = {
     "q_data": "data's actions (q_data)",
     "q_ood": "policy's actions (q_ood)",
@@ -48,9 +48,9 @@ def chart_specs(report: Report, comparison: Comparison | str) -> dict[str, Spec]
 
 
 def style(report: Report, label: str) -> Spec:
-    """The colour and dash of a label, the same in every chart."""
+    """The color and dash of a label, the same in every chart."""
     place = report.labels.index(label)
-    return {"colour": f"s{place % len(LIGHT)}", "dash": DASHES[place // len(LIGHT) % len(DASHES)]}
+    return {"color": f"s{place % len(LIGHT)}", "dash": DASHES[place // len(LIGHT) % len(DASHES)]}
 
 
 def learning(report: Report, dataset: str) -> Spec:
@@ -62,7 +62,7 @@ def learning(report: Report, dataset: str) -> Spec:
         "file": f"learning-{slug(dataset)}",
         "xLabel": "gradient steps",
         "xName": "step",
-        "yLabel": "normalised score" if groups[0].normalised else "return",
+        "yLabel": "normalized score" if groups[0].normalized else "return",
         "choice": True,
         "series": [_learning_series(report, group) for group in groups if any(len(x) for x, _ in group.evaluated())],
     }
@@ -86,18 +86,18 @@ def values(report: Report, group: Group) -> Spec:
     for place, name in enumerate(VALUES):
         curve = mean_curve([_column(record.metrics, name) for record in group.records])
         if curve is not None:
-            look = {"colour": f"v{place}", "dash": DASHES[place]}
+            look = {"color": f"v{place}", "dash": DASHES[place]}
             series.append(_series(curve, points, ends=False) | {"label": _VALUE_NAMES[name], **look})
     return {
         "kind": "line",
         "title": f"{group.label}, {group.dataset}" if len(report.datasets) > 1 else group.label,
-        "colour": style(report, group.label)["colour"],
+        "color": style(report, group.label)["color"],
         "file": f"values-{slug(group.dataset)}-{slug(group.label)}",
         "xLabel": "gradient steps",
         "xName": "step",
         "yLabel": "value",
         "band": "std",
-        "relative": "value less that of the data's actions" if any(s["colour"] == "v0" for s in series) else "",
+        "relative": "value less that of the data's actions" if any(s["color"] == "v0" for s in series) else "",
         "series": series,
     }
 
@@ -124,7 +124,7 @@ def _aggregates(report: Report, comparison: Comparison) -> Spec:
     panels = [
         {
             "title": name,
-            "rows": [_row(label, style(report, label)["colour"], found[label]) for label in comparison.labels],
+            "rows": [_row(label, style(report, label)["color"], found[label]) for label in comparison.labels],
         }
         for name, found in comparison.aggregates.items()
     ]
@@ -133,16 +133,16 @@ def _aggregates(report: Report, comparison: Comparison) -> Spec:
 
 def _improvements(report: Report, comparison: Comparison) -> Spec:
     rows = [
-        _row(f"{better} > {worse}", style(report, better)["colour"], found)
+        _row(f"{better} > {worse}", style(report, better)["color"], found)
         for (better, worse), found in comparison.improvements.items()
     ]
     panel = {"title": "probability", "rows": rows, "range": [0, 1], "reference": 0.5}
     return {"kind": "interval", "title": "Probability of improvement", "file": "improvement", "panels": [panel]}
 
 
-def _row(label: str, colour: str, found: Any) -> Spec:
+def _row(label: str, color: str, found: Any) -> Spec:
     point, low, high = _rounded([found.value, found.low, found.high])
-    return {"label": label, "colour": colour, "point": point, "low": low, "high": high}
+    return {"label": label, "color": color, "point": point, "low": low, "high": high}
 
 
 def _profiles(report: Report, comparison: Comparison) -> Spec:
@@ -162,7 +162,7 @@ def _profiles(report: Report, comparison: Comparison) -> Spec:
         "kind": "line",
         "title": "Performance profiles",
         "file": "profiles",
-        "xLabel": "normalised score",
+        "xLabel": "normalized score",
         "xName": "score above",
         "yLabel": "fraction of runs with a higher score",
         "band": "range",

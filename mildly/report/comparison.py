@@ -43,9 +43,9 @@ class Comparison:
 
 def compare(report: Report) -> Comparison | str:
     """The comparison, or a sentence that says why there is none."""
-    scored = [group for group in report.groups if group.normalised and len(group.scores)]
+    scored = [group for group in report.groups if group.normalized and len(group.scores)]
     if not scored:
-        return "Aggregates need normalised scores, which need evaluations and a data set with reference returns."
+        return "Aggregates need normalized scores, which need evaluations and a data set with reference returns."
     scores: dict[str, dict[str, Array]] = defaultdict(dict)  # data set, label
     for group in scored:
         if len(group.scores) > 1:  # a single run shows no spread, and an interval without it would mislead

@@ -10,7 +10,7 @@ import numpy as np
 
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -60,7 +60,7 @@ def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
             panel(axes, data)
             axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         figure.suptitle(_title(data), x=0.012, ha="left", fontsize=13, fontweight="bold")
-        with replacing(path) as unfinished:
+        with atomic_write(path) as unfinished:
             figure.savefig(unfinished, dpi=150, format=path.suffix[1:].lower())
     return path
 
@@ -84,7 +84,7 @@ def _title(data: Dataset) -> str:
 
 
 def _returns(axes: Any, data: Dataset) -> None:
-    """How good episodes are, with the normalised score on top where it is known."""
+    """How good episodes are, with the normalized score on top where it is known."""
     returns, meta = data.episode_returns(), data.meta
     axes.set(title="Episode returns", xlabel="return", ylabel="episodes")
     _bars(axes, [returns], [_BLUE])
@@ -97,7 +97,7 @@ def _returns(axes: Any, data: Dataset) -> None:
         low, span = meta.reference_min, (meta.reference_max - meta.reference_min) / 100
         scores = axes.secondary_xaxis("top", functions=(lambda x: (x - low) / span, lambda x: x * span + low))
         scores.spines["top"].set_color("#999999")
-        axes.set_title("Episode returns (above: normalised score)")
+        axes.set_title("Episode returns (above: normalized score)")
 
 
 def _lengths(axes: Any, data: Dataset) -> None:
@@ -106,9 +106,9 @@ def _lengths(axes: Any, data: Dataset) -> None:
     lengths = np.array([episode.stop - episode.start for episode in episodes])
     terminated = data.terminated[[episode.stop - 1 for episode in episodes]]
     kinds = {"terminated": (terminated, _BLUE), "truncated": (~terminated, _ORANGE)}
-    shown = {name: (which, colour) for name, (which, colour) in kinds.items() if which.any()}
+    shown = {name: (which, color) for name, (which, color) in kinds.items() if which.any()}
     labels = [f"{name} ({which.sum():,})" for name, (which, _) in shown.items()]
-    _bars(axes, [lengths[which] for which, _ in shown.values()], [colour for _, colour in shown.values()], labels)
+    _bars(axes, [lengths[which] for which, _ in shown.values()], [color for _, color in shown.values()], labels)
     _legend(axes)
     axes.set(title="Episode lengths", xlabel="steps", ylabel="episodes")
 
@@ -125,11 +125,11 @@ def _actions(axes: Any, data: Dataset) -> None:
     pooled = data.action_size > len(_DIMENSIONS)
     columns = [actions.ravel()] if pooled else list(actions.T)
     edges = np.linspace(-1, 1, 51)
-    for i, (column, colour) in enumerate(zip(columns, _DIMENSIONS, strict=False)):
+    for i, (column, color) in enumerate(zip(columns, _DIMENSIONS, strict=False)):
         label = f"all {data.action_size} dimensions" if pooled else f"dimension {i}"
         share = 100 * np.histogram(column, edges)[0] / len(column)
         area = {"fill": True, "baseline": 0} if len(columns) == 1 else {"baseline": None}
-        axes.stairs(share, edges, color=colour, linewidth=1.6, alpha=0.85, label=label, **area)
+        axes.stairs(share, edges, color=color, linewidth=1.6, alpha=0.85, label=label, **area)
     axes.set_ylim(bottom=0)
     if pooled or len(columns) > 1:
         _legend(axes, columns=2 if len(columns) > 4 else 1)
@@ -137,7 +137,7 @@ def _actions(axes: Any, data: Dataset) -> None:
 
 
 def _states(axes: Any, data: Dataset) -> None:
-    """The two directions in which observations vary most, coloured by the rewards that follow."""
+    """The two directions in which observations vary most, colored by the rewards that follow."""
     rows = _some(len(data), _STATES)
     following = _rewards_to_come(data, rows)
     observations = data.observations[rows].astype(np.float64)
@@ -165,7 +165,7 @@ def _states(axes: Any, data: Dataset) -> None:
 
 
 def _order(axes: Any, data: Dataset) -> None:
-    """Returns as the log goes on: an agent that learnt, or a change of policy, shows here."""
+    """Returns as the log goes on: an agent that learned, or a change of policy, shows here."""
     returns = data.episode_returns()
     if len(returns) < _FEW:
         edges = np.linspace(0, len(data), min(len(data), 200) + 1).astype(np.int64)
@@ -192,7 +192,7 @@ def _some(number: int, most: int) -> Array:
     return np.linspace(0, number - 1, min(number, most)).astype(np.int64)
 
 
-def _bars(axes: Any, groups: list[Array], colours: list[str], labels: list[str] | None = None) -> None:
+def _bars(axes: Any, groups: list[Array], colors: list[str], labels: list[str] | None = None) -> None:
     """A histogram of one group, or of two stacked; logarithmic where bars would be too small to see."""
     together = np.concatenate(groups).astype(np.float64)
     low, high = together.min(), together.max()
@@ -200,7 +200,7 @@ def _bars(axes: Any, groups: list[Array], colours: list[str], labels: list[str] 
     if low == high:  # one bar in the middle, not as wide as the picture
         low, high, bins = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2, 11
     edges = np.linspace(low, high, bins + 1)
-    axes.hist(groups, edges, stacked=True, color=colours, label=labels, alpha=0.85, edgecolor="white", linewidth=0.4)
+    axes.hist(groups, edges, stacked=True, color=colors, label=labels, alpha=0.85, edgecolor="white", linewidth=0.4)
     counts = np.histogram(together, edges)[0]
     if len(groups) == 1 and counts.max() > _UNSEEN * np.median(counts[counts > 0]):
         axes.set_yscale("log")

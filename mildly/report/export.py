@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mildly.files import replacing
+from mildly.files import atomic_write
 from mildly.report.curves import mean_curve
 from mildly.report.grouping import Group
 from mildly.report.page import writable
@@ -56,7 +56,7 @@ _CURVES_HEAD = ["algorithm", "group", "dataset", "unit", "step", "mean", "std", 
 
 
 def _beginning(group: Group) -> list[str]:
-    return [group.algorithm, group.label, group.dataset, "normalised score" if group.normalised else "return"]
+    return [group.algorithm, group.label, group.dataset, "normalized score" if group.normalized else "return"]
 
 
 def _summary_row(group: Group) -> list[Any]:
@@ -76,7 +76,7 @@ def _curve_rows(group: Group) -> Iterable[list[Any]]:
 
 
 def _write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with replacing(writable(path)) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(writable(path)) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(head)
         writer.writerows(rows)
@@ -90,7 +90,7 @@ def write_latex(report: Report, path: str | os.PathLike[str]) -> Path:
     head, *rows = [" & ".join(line) + r" \\" for line in lines]
     text = [f"% {HOW}".replace("±", "+-"), rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
     text += [*rows, r"\bottomrule", r"\end{tabular}", ""]
-    with replacing(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text("\n".join(text), encoding="utf-8")
     return path
 

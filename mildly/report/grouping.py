@@ -30,8 +30,8 @@ class Group:
     """The data set's name, with a piece of the fingerprint where two sets have one name."""
     label: str
     """The algorithm, and what sets the group apart from the algorithm's others, e.g. `mcq lam=0.5`."""
-    normalised: bool
-    """Whether scores are normalised scores (all runs on the data set have them) or else returns."""
+    normalized: bool
+    """Whether scores are normalized scores (all runs on the data set have them) or else returns."""
     records: list[Record]
 
     @cached_property
@@ -46,7 +46,7 @@ class Group:
 
     def score_of(self, record: Record) -> float | None:
         """A run's score; None before its first evaluation."""
-        return record.result.score if self.normalised else record.result.mean_return
+        return record.result.score if self.normalized else record.result.mean_return
 
     @property
     def mean(self) -> float | None:
@@ -75,7 +75,7 @@ class Group:
 
     def evaluated(self) -> list[tuple[Array, Array]]:
         """Steps and scores of each run's evaluations."""
-        name = "score" if self.normalised else "mean_return"
+        name = "score" if self.normalized else "mean_return"
         runs = [record.result.evaluations for record in self.records]
         return [
             (np.array([line["step"] for line in lines]), np.array([line[name] for line in lines], dtype=np.float64))
@@ -93,12 +93,12 @@ def group_runs(records: Iterable[Record]) -> list[Group]:
     labels = _labels(by_set)
     groups = []
     for dataset, members in by_set.items():
-        normalised = all(line["score"] is not None for record in members for line in record.result.evaluations)
+        normalized = all(line["score"] is not None for record in members for line in record.result.evaluations)
         by_key: dict[str, list[Record]] = defaultdict(list)
         for record in sorted(members, key=lambda record: (record.plan.seed, str(record.path))):
             by_key[_key(record)].append(record)
         for key, alike in by_key.items():
-            groups.append(Group(alike[0].plan.algorithm, dataset, labels[key], normalised, alike))
+            groups.append(Group(alike[0].plan.algorithm, dataset, labels[key], normalized, alike))
     return sorted(groups, key=lambda group: (group.dataset, _natural(group.label)))
 
 

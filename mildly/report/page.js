@@ -92,7 +92,7 @@ function equipTheme() {
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
   const name = () => {
     button.textContent = isDark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+    button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colors`);
   };
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";

@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 from mildly.report.charts import DARK, LIGHT, VALUE_DARK, VALUE_LIGHT, chart_specs
 from mildly.report.comparison import Comparison, compare
 from mildly.report.markup import Html, join, safe, tag
@@ -38,7 +38,7 @@ def write_page(report: Report, path: str | os.PathLike[str], comparison: Compari
     """
     path = writable(path)
     text = render(report, path.absolute().parent, compare(report) if comparison is None else comparison)
-    with replacing(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     return path
 
@@ -85,10 +85,10 @@ def _script() -> str:
 
 
 def _palette() -> str:
-    """The colours as CSS variables, for light, dark and asked for."""
+    """The colors as CSS variables, for light, dark and asked for."""
     light, dark = (
-        "".join(f"--s{i}:{colour};" for i, colour in enumerate(series))
-        + "".join(f"--v{i}:{colour};" for i, colour in enumerate(values))
+        "".join(f"--s{i}:{color};" for i, color in enumerate(series))
+        + "".join(f"--v{i}:{color};" for i, color in enumerate(values))
         for series, values in ((LIGHT, VALUE_LIGHT), (DARK, VALUE_DARK))
     )
     return (

@@ -39,19 +39,19 @@ def learning_curves(
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    normalised = True
-    for (label, run), colour in zip(runs.items(), _COLOURS, strict=False):
+    normalized = True
+    for (label, run), color in zip(runs.items(), _COLOURS, strict=False):
         lines = run.evaluations()
-        normalised &= all(line["scores"] is not None for line in lines)
+        normalized &= all(line["scores"] is not None for line in lines)
         steps = [line["step"] for line in lines]
         episodes = [np.asarray(line["scores"] or line["returns"]) for line in lines]
-        axes.plot(steps, [e.mean() for e in episodes], color=colour, linewidth=2, marker="o", markersize=3, label=label)
+        axes.plot(steps, [e.mean() for e in episodes], color=color, linewidth=2, marker="o", markersize=3, label=label)
         low, high = (np.array([np.quantile(e, share) for e in episodes]) for share in (0.25, 0.75))
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
     for (label, level), style in zip((levels or {}).items(), ("--", ":", "-."), strict=False):
         axes.axhline(level, color="#555555", linestyle=style, linewidth=1.3, label=label)
     axes.set_xlabel("gradient steps")
-    axes.set_ylabel("normalised score (0 random, 100 expert)" if normalised else "return")
+    axes.set_ylabel("normalized score (0 random, 100 expert)" if normalized else "return")
     axes.set_title(title, loc="left")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -67,7 +67,7 @@ def _summary(report: Report) -> list[Html]:
         for group in report.groups
     ]
     content.append(table("summary-table", columns, rows, "Scores of all groups of runs"))
-    if not all(group.normalised for group in report.groups):
+    if not all(group.normalized for group in report.groups):
         content.append(paragraph("Where a data set has no reference returns, the score is the return itself.", "note"))
     return content
 
@@ -88,12 +88,12 @@ def _score(report: Report, group: Group) -> Cell:
 
 
 def _name(report: Report, group: Group) -> Html:
-    """A label with its colour."""
-    return join([_chip(style(report, group.label)["colour"]), group.label])
+    """A label with its color."""
+    return join([_chip(style(report, group.label)["color"]), group.label])
 
 
-def _chip(colour: str) -> Html:
-    return tag("span", class_="chip", style=f"background: var(--{colour})")
+def _chip(color: str) -> Html:
+    return tag("span", class_="chip", style=f"background: var(--{color})")
 
 
 def _learning(report: Report, specs: Mapping[str, Spec]) -> list[Html]:
@@ -204,7 +204,7 @@ def _cost(report: Report) -> list[Html]:
         ]
         for cost in found
     ]
-    key = join(tag("span", _chip(_part_colour(i)), part) for i, part in enumerate(parts))
+    key = join(tag("span", _chip(_part_color(i)), part) for i, part in enumerate(parts))
     about = (
         "Mean over a group's runs up to the last checkpoint, the parts in seconds. "
         "Steps/s leave evaluations and checkpoints out."
@@ -215,15 +215,15 @@ def _cost(report: Report) -> list[Html]:
 def _bar(cost: Cost, parts: list[str]) -> Html:
     share = {part: 100 * cost.seconds.get(part, 0.0) / cost.total for part in parts}
     pieces = [
-        tag("span", style=f"width: {share[part]:.2f}%; background: var(--{_part_colour(i)})")
+        tag("span", style=f"width: {share[part]:.2f}%; background: var(--{_part_color(i)})")
         for i, part in enumerate(parts)
     ]
     told = ", ".join(f"{part} {share[part]:.0f} %" for part in parts)
     return tag("span", *pieces, class_="bar", role="img", aria_label=told, title=told)
 
 
-def _part_colour(place: int) -> str:
-    """A colour that does not stand for an algorithm."""
+def _part_color(place: int) -> str:
+    """A color that does not stand for an algorithm."""
     return f"v{place}" if place < len(VALUE_LIGHT) else "faint"
 
 

@@ -30,7 +30,7 @@ class Report:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names of groups, once each; a name's place decides its colour everywhere."""
+        """The names of groups, once each; a name's place decides its color everywhere."""
         order = sorted(self.groups, key=lambda group: group.algorithm)
         return list(dict.fromkeys(group.label for group in order))
 

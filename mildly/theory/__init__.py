@@ -12,6 +12,7 @@ numpy only. Every function takes one process or a batch of them (see `mdp`).
 
 from mildly.theory.counterexamples import COUNTEREXAMPLES, Counterexample
 from mildly.theory.evaluation import batch_optimal_q, expected_return, policy_q, policy_value
+from mildly.theory.example_mdps import chain_mdp, grid_mdp, random_mdp, sparse_mdp
 from mildly.theory.fixed_points import (
     FixedPoint,
     applications_needed,
@@ -19,7 +20,6 @@ from mildly.theory.fixed_points import (
     mcb_fixed_point,
     practical_fixed_point,
 )
-from mildly.theory.makers import chain_mdp, grid_mdp, random_mdp, sparse_mdp
 from mildly.theory.mdp import DenseTransitions, SparseTransitions, TabularMDP
 from mildly.theory.operator import (
     MCB,

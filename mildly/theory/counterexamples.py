@@ -60,7 +60,7 @@ def one_state(rewards: tuple[float, float], gamma: float) -> TabularMDP:
 
 
 DATA = np.array([[1.0, 0.0]])
-"""The behaviour policy that shows only the first action."""
+"""The behavior policy that shows only the first action."""
 SEEN = DATA > 0
 
 
@@ -171,7 +171,7 @@ def identity_outside_the_support() -> Counterexample:
 
 
 def practical_tie() -> Counterexample:
-    """The remark at Definition 2, 'no need to subtract delta': a behaviour policy with one action leaves a tie."""
+    """The remark at Definition 2, 'no need to subtract delta': a behavior policy with one action leaves a tie."""
     mdp = one_state((1.0, -1.0), 0.9)
     q = fixed_point(PracticalMCB(mdp, SEEN, DATA, 10), tolerance=1e-10).q
     policy = greedy_policy(q, SEEN, ties="outside", within=1e-12)

@@ -33,7 +33,7 @@ def policy_value(mdp: TabularMDP, policy: ArrayLike, state_rewards: Array | None
 
 
 def policy_q(mdp: TabularMDP, policy: ArrayLike) -> Array:
-    """Q^pi(s, a) = r(s, a) + gamma E_{s'} V^pi(s'); for the behaviour policy this is Q_mu."""
+    """Q^pi(s, a) = r(s, a) + gamma E_{s'} V^pi(s'); for the behavior policy this is Q_mu."""
     return mdp.backup(policy_value(mdp, policy))
 
 

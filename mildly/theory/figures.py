@@ -62,9 +62,9 @@ class Line:
     Attributes:
         actions: their positions in [-1, 1].
         mdp: the process.
-        mu: the behaviour policy: many poor actions on the left, few good ones on the right.
+        mu: the behavior policy: many poor actions on the left, few good ones on the right.
         value: the true Q function of the best policy inside the support.
-        penalised: the values with a penalty on actions that the data lack.
+        penalized: the values with a penalty on actions that the data lack.
         constrained: the policy that a constraint of `budget` on the KL divergence allows.
         mild: Q_MCB.
         budget: the largest KL divergence from mu.
@@ -75,7 +75,7 @@ class Line:
     mdp: TabularMDP
     mu: Array
     value: Array
-    penalised: Array
+    penalized: Array
     constrained: Array
     mild: Array
     budget: float
@@ -101,7 +101,7 @@ def line_problem(*, penalty: float = 0.13, budget: float = 0.2, delta: float = 0
         mdp=mdp,
         mu=mu,
         value=batch_optimal_q(mdp, support),
-        penalised=penalised_values(mdp, mu, penalty),
+        penalized=penalized_values(mdp, mu, penalty),
         constrained=constrained_policy(mdp, mu, budget),
         mild=mcb_fixed_point(mdp, support, delta).q,
         budget=budget,
@@ -109,7 +109,7 @@ def line_problem(*, penalty: float = 0.13, budget: float = 0.2, delta: float = 0
     )
 
 
-def penalised_values(mdp: TabularMDP, mu: Array, penalty: float, floor: float = 0.08) -> Array:
+def penalized_values(mdp: TabularMDP, mu: Array, penalty: float, floor: float = 0.08) -> Array:
     """A value penalty as in CQL's tabular form: Q = T Q - penalty * (u(a|s) / mu(a|s) - 1), u uniform.
 
     Where mu is zero the fraction is infinite; as in a fitted model, mu is mixed with `floor` of the uniform policy.
@@ -142,7 +142,7 @@ def draw_mildness() -> Figure:
     panels = figure.subplots(1, 3, sharey=True)
     best = expected_return(line.mdp, greedy_policy(np.where(line.support, line.value, -np.inf)))
     chosen = {
-        "value penalty": greedy_policy(line.penalised),
+        "value penalty": greedy_policy(line.penalized),
         "policy constraint": line.constrained,
         "mild conservatism (MCB)": greedy_policy(line.mild),
     }
@@ -151,7 +151,7 @@ def draw_mildness() -> Figure:
         result = expected_return(line.mdp, policy)
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
         axes.set_xlabel(f"action\nreturn {result:.2f}; the data allow {best:.2f}", fontsize=10.5)
-    _draw_values(panels[0], line, line.penalised, BLUE, "penalised value")
+    _draw_values(panels[0], line, line.penalized, BLUE, "penalized value")
     _draw_constraint(panels[1], line)
     _draw_values(panels[2], line, line.mild, GREEN, r"value $Q_{MCB}$")
     for axes, x, y, text in (
@@ -179,11 +179,11 @@ def _line_background(axes: Axes, line: Line) -> None:
     axes.set_xlim(-1, 1)
 
 
-def _draw_values(axes: Axes, line: Line, values: Array, colour: str, label: str) -> None:
-    axes.plot(line.actions, values[0], color=colour, linewidth=2.4, label=label, zorder=3)
+def _draw_values(axes: Axes, line: Line, values: Array, color: str, label: str) -> None:
+    axes.plot(line.actions, values[0], color=color, linewidth=2.4, label=label, zorder=3)
     best = int(values[0].argmax())
-    axes.scatter([line.actions[best]], [values[0, best]], s=90, marker="v", color=colour, zorder=5)
-    axes.scatter([], [], s=60, marker="v", color=colour, label="chosen action")
+    axes.scatter([line.actions[best]], [values[0, best]], s=90, marker="v", color=color, zorder=5)
+    axes.scatter([], [], s=60, marker="v", color=color, label="chosen action")
     axes.legend(frameon=False, loc="upper left", fontsize=9)
 
 
@@ -192,17 +192,17 @@ def _draw_constraint(axes: Axes, line: Line) -> None:
     own = policy_q(line.mdp, line.constrained)[0]
     axes.plot(line.actions, own, color=ORANGE, linewidth=2.4, label="value under the constrained policy")
     floor, height = -0.75, 1.2 / line.mu.max()
-    for policy, colour, label in (
-        (line.mu, GREY, "behaviour policy"),
+    for policy, color, label in (
+        (line.mu, GREY, "behavior policy"),
         (line.constrained, ORANGE, "constrained policy"),
     ):
-        axes.fill_between(line.actions, floor, floor + height * policy[0], color=colour, alpha=0.45, linewidth=0)
-        axes.fill_between([], [], color=colour, alpha=0.45, label=label)
+        axes.fill_between(line.actions, floor, floor + height * policy[0], color=color, alpha=0.45, linewidth=0)
+        axes.fill_between([], [], color=color, alpha=0.45, label=label)
     axes.legend(frameon=False, loc="upper left", fontsize=9)
 
 
-def _bump(x: Array, centre: float, width: float) -> Array:
-    return np.asarray(np.exp(-0.5 * ((x - centre) / width) ** 2))
+def _bump(x: Array, center: float, width: float) -> Array:
+    return np.asarray(np.exp(-0.5 * ((x - center) / width) ** 2))
 
 
 # (b) Contraction
@@ -226,16 +226,16 @@ def draw_contraction(*, mdps: int = 200, seed: int = 0) -> Figure:
     problem = random_problem(mdps, states=12, actions=6, seed=seed)
     start = stream(seed, "start").uniform(-10, 10, problem.mdp.shape)
     support = problem.mu > 0
-    for gamma, colour in ((0.5, GREEN), (0.9, BLUE), (0.99, ORANGE)):
+    for gamma, color in ((0.5, GREEN), (0.9, BLUE), (0.99, ORANGE)):
         mdp = TabularMDP(problem.mdp.transitions, problem.mdp.rewards, gamma)
         practical = PracticalMCB(mdp, support, problem.mu_hat, problem.n)
         operators: list[MCB | PracticalMCB] = [MCB(mdp, support, problem.delta), practical]
         for i, operator in enumerate(operators):
             axes, errors = panels[i], contraction_errors(operator, start, steps)
             k = np.arange(steps + 1)
-            axes.fill_between(k, errors.min(axis=1), errors.max(axis=1), color=colour, alpha=0.2, linewidth=0)
-            axes.plot(k, np.median(errors, axis=1), color=colour, linewidth=2, label=rf"$\gamma$ = {gamma:g}")
-            axes.plot(k, gamma**k, color=colour, linewidth=1.3, linestyle="--")
+            axes.fill_between(k, errors.min(axis=1), errors.max(axis=1), color=color, alpha=0.2, linewidth=0)
+            axes.plot(k, np.median(errors, axis=1), color=color, linewidth=2, label=rf"$\gamma$ = {gamma:g}")
+            axes.plot(k, gamma**k, color=color, linewidth=1.3, linestyle="--")
     panels[0].plot([], [], color=GREY, linestyle="--", linewidth=1.3, label=r"$\gamma^k$, the bound")
     panels[0].fill_between([], [], color=GREY, alpha=0.25, linewidth=0, label=f"all {mdps} processes")
     for axes, title in zip(panels, ("MCB operator", "practical MCB operator, a model that errs"), strict=True):

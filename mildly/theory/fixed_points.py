@@ -82,10 +82,10 @@ def _iterate(
         image = operator(q)
         change = image - q
         low, high = change.min(axis=(-1, -2)), change.max(axis=(-1, -2))
-        centre = (low + high) / 2 if extrapolate else np.zeros_like(low)
-        q[...] = image + (ratio * centre)[..., None, None]
+        center = (low + high) / 2 if extrapolate else np.zeros_like(low)
+        q[...] = image + (ratio * center)[..., None, None]
         rounding = _rounding(mdp, q, change)
-        residual = ratio * np.maximum(high - centre, centre - low)
+        residual = ratio * np.maximum(high - center, center - low)
         error = residual + rounding
         if (error > allowed).sum() <= leave:
             return error, done

@@ -102,7 +102,7 @@ class MCB:
 
 @dataclass(frozen=True)
 class PracticalMCB:
-    """The practical operator, T1^ T2, with a model mu_hat of the behaviour policy and N draws."""
+    """The practical operator, T1^ T2, with a model mu_hat of the behavior policy and N draws."""
 
     mdp: TabularMDP
     support: Bools

@@ -1,6 +1,6 @@
-"""Policies as arrays (..., S, A) of probabilities: behaviour policies with a given support, greedy ones, distances.
+"""Policies as arrays (..., S, A) of probabilities: behavior policies with a given support, greedy ones, distances.
 
-The support of a behaviour policy mu is where mu(a|s) > 0: the actions that the data show in that state. Everything
+The support of a behavior policy mu is where mu(a|s) > 0: the actions that the data show in that state. Everything
 else is out of distribution, OOD for short.
 """
 
@@ -68,7 +68,7 @@ def random_policy(support: Bools, *, seed: int | np.random.Generator = 0) -> Arr
 
 
 def tilted_policy(policy: Array, scores: Array, strength: ArrayLike = 1.0) -> Array:
-    """policy(a|s) exp(strength * scores(s, a)), normalised: the same support, leaning towards high scores."""
+    """policy(a|s) exp(strength * scores(s, a)), normalized: the same support, leaning towards high scores."""
     exponent = np.asarray(strength)[..., None, None] * scores
     weights = policy * np.exp(exponent - exponent.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))

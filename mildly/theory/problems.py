@@ -9,7 +9,7 @@ import numpy as np
 
 from mildly.errors import MildlyError
 from mildly.theory.evaluation import policy_q
-from mildly.theory.makers import random_mdp
+from mildly.theory.example_mdps import random_mdp
 from mildly.theory.mdp import Array, TabularMDP, stream
 from mildly.theory.policies import leaking_policy, random_policy, random_support, tilted_policy
 from mildly.theory.propositions import proposition_1, proposition_2, proposition_3, proposition_4, proposition_5
@@ -25,7 +25,7 @@ class Problem:
 
     Attributes:
         mdp: the process.
-        mu: the behaviour policy.
+        mu: the behavior policy.
         mu_hat: a model of it that errs.
         policy: pi_p, a policy close to mu, as a policy constraint would leave it.
         delta: of T1.

@@ -1,4 +1,4 @@
-"""The paper's five propositions as functions: a process (or a batch) and a behaviour policy in, a `Verdict` out.
+"""The paper's five propositions as functions: a process (or a batch) and a behavior policy in, a `Verdict` out.
 
 Each says what the paper prints and, where that is loose or false, what is true instead. A statement about all Q
 functions is tried on random ones and on the worst ones we know; the corrected statements have short proofs, given in
@@ -108,21 +108,21 @@ def proposition_3(
 
     Args:
         mdp: one process or a batch.
-        mu: the behaviour policy.
+        mu: the behavior policy.
         policy: pi_p, with the support of mu; if not given, mu leaning at random.
         delta: above zero; at zero, ties void the second half.
         seed: of the leaning.
     """
-    behaviour = policy_for(mdp, mu, "mu")
-    support = support_of(behaviour)
+    behavior = policy_for(mdp, mu, "mu")
+    support = support_of(behavior)
     if policy is None:
-        policy = tilted_policy(behaviour, stream(seed, "tilt").normal(size=mdp.shape), 0.2)
+        policy = tilted_policy(behavior, stream(seed, "tilt").normal(size=mdp.shape), 0.2)
     return Verdict(
         3,
         "milder pessimism",
         (
-            *_policy_constraint(mdp, behaviour, policy_for(mdp, policy)),
-            *_mcb_policy(mdp, behaviour, support, _not_negative("delta", delta, zero=False)),
+            *_policy_constraint(mdp, behavior, policy_for(mdp, policy)),
+            *_mcb_policy(mdp, behavior, support, _not_negative("delta", delta, zero=False)),
         ),
         note="The bound for policy constraints needs the advantage term its proof drops; J(pi_MCB) >= J(mu) holds.",
     )
@@ -135,13 +135,13 @@ def proposition_4(mdp: TabularMDP, mu: ArrayLike, mu_hat: ArrayLike, *, n: Array
     those by gamma, outside the support too), over the support alone it is not. If mu_hat draws only actions of the
     support, its fixed point is Q_mu* on the support; if not, it can only lie above.
     """
-    behaviour, model = policy_for(mdp, mu, "mu"), policy_for(mdp, mu_hat, "mu_hat")
-    support = support_of(behaviour)
+    behavior, model = policy_for(mdp, mu, "mu"), policy_for(mdp, mu_hat, "mu_hat")
+    support = support_of(behavior)
     operator = PracticalMCB(mdp, support, model, n)
     pairs = _pairs(mdp, support, seed)
     slack = _slack(mdp)
     inside = np.where(support, model, 0.0)
-    inside = np.where(inside.sum(axis=-1, keepdims=True) > 0, inside, behaviour)
+    inside = np.where(inside.sum(axis=-1, keepdims=True) > 0, inside, behavior)
     inside = inside / inside.sum(axis=-1, keepdims=True)
     kept = fixed_point(PracticalMCB(mdp, support, inside, n), tolerance=slack / 5, extrapolate=True).q
     leaky = fixed_point(operator, tolerance=slack / 5, extrapolate=True).q
@@ -171,9 +171,9 @@ def proposition_5(mdp: TabularMDP, mu: ArrayLike, mu_hat: ArrayLike, *, n: Array
     It bounds one target; for the fixed point Q^ it gives Q^ - Q_mu* <= gamma L G / (1 - gamma (1 - L)) on the support,
     G = max_s (M - max_supp Q_mu*).
     """
-    behaviour, model = policy_for(mdp, mu, "mu"), policy_for(mdp, mu_hat, "mu_hat")
-    support = support_of(behaviour)
-    epsilon = _epsilon(behaviour, model)
+    behavior, model = policy_for(mdp, mu, "mu"), policy_for(mdp, mu_hat, "mu_hat")
+    support = support_of(behavior)
+    epsilon = _epsilon(behavior, model)
     slack, bound = _slack(mdp), mdp.value_bound
     fixed = fixed_point(PracticalMCB(mdp, support, model, n), tolerance=slack / 5, extrapolate=True).q
     trials = _bounded_qs(mdp, support, t2(mdp, fixed, support), seed)

@@ -1,6 +1,6 @@
 """Checkpoints: the whole state of a training in one file, replaced atomically, verified when read.
 
-One file, because replacing one file is atomic: a crash in the middle of writing leaves the previous checkpoint
+One file, because atomic_write one file is atomic: a crash in the middle of writing leaves the previous checkpoint
 whole. It is a safetensors file, so reading it cannot run code; a digest in its header tells damage.
 """
 
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mildly.errors import MildlyError
-from mildly.files import replacing
+from mildly.files import atomic_write
 
 FORMAT = 1
 
@@ -29,7 +29,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     header = {"format": str(FORMAT), "facts": json.dumps(facts, sort_keys=True)}
     header["digest"] = _digest(stored, header["facts"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished:
+    with atomic_write(path) as unfinished:
         save_file(stored, unfinished, metadata=header)
 
 

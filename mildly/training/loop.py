@@ -23,13 +23,13 @@ from mildly.algorithms.base import Algorithm, Metrics, build_config, make_config
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset, reference
 from mildly.data.replay import Replay
-from mildly.device import peak_megabytes, usable_device
+from mildly.device import peak_megabytes, resolve_device
 from mildly.environments import check_fit, stored_bounds
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import rollout
 from mildly.run import Plan, Run
 from mildly.training import checkpoint
-from mildly.training.heed import heed
+from mildly.training.preflight import preflight
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import check_events, events
@@ -71,6 +71,8 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     check: bool = True,
     tensorboard: bool = False,
+    variant: str = "",
+    source: str | None = None,
     **fields: Any,
 ) -> Run:
     """Train a policy on logged data; returns the run, whose folder holds everything.
@@ -93,12 +95,15 @@ def train(
         data_dir: folder in which data set names are looked for first.
         check: look at the data first, and refuse what training would go wrong on (see `mildly data check`).
         tensorboard: also write event files for TensorBoard.
+        variant: what a sweep calls these settings.
+        source: where `run.json` says the data are found, if not where they are read from.
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
     data = load_dataset(dataset, data_dir=data_dir)
-    source = None if isinstance(dataset, Dataset) else reference(dataset, data_dir)
-    said = heed(data, source, check=check)
+    if source is None and not isinstance(dataset, Dataset):
+        source = reference(dataset, data_dir)
+    said = preflight(data, source, check=check)
     env = env or data.meta.env_id
     meta = data.meta
     if env is not None and meta.action_low is None:
@@ -117,9 +122,10 @@ def train(
         env=env,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
-        device=usable_device(device),
+        device=resolve_device(device),
         threads=torch.get_num_threads() if threads is None else threads,
         tensorboard=tensorboard,
+        variant=variant,
     )
     name = f"{algorithm}-{data.meta.name}-s{seed}"
     run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
@@ -158,7 +164,7 @@ def resume(
     plan = dataclasses.replace(
         begun,
         steps=begun.steps if steps is None else steps,
-        device=begun.device if device is None else usable_device(device),
+        device=begun.device if device is None else resolve_device(device),
         threads=begun.threads if threads is None else threads,
     )
     if dataset is None and plan.dataset is None:
@@ -187,7 +193,7 @@ class _Training:
         if plan.env is not None:
             bounds = plan.data.action_low, plan.data.action_high
             check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'", bounds)
-        device = torch.device(usable_device(plan.device))
+        device = torch.device(resolve_device(plan.device))
         kind = algorithm_named(plan.algorithm)
         try:
             config = build_config(kind, plan.config)

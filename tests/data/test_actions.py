@@ -196,7 +196,7 @@ def test_actions_that_fill_the_range_where_the_environment_allows_more_are_taken
     assert (meta.action_low, meta.action_high) == ((-2.0,), (2.0,))
 
 
-def test_the_real_pendulum_replay_is_recognised_as_scaled() -> None:
+def test_the_real_pendulum_replay_is_recognized_as_scaled() -> None:
     if not REPLAY.is_file():
         pytest.skip("the Pendulum replay file is not here (looked in ../shared/data of the project's root)")
     dataset = load_dataset(REPLAY, env="Pendulum-v1")

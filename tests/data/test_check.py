@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from mildly.algorithms.base import AlgorithmConfig
 from mildly.cli import main
 from mildly.data.check import Finding, check
-from mildly.data.check.look import Look, figure, named, percent
-from mildly.data.check.table import QUICK, THOROUGH
+from mildly.data.check.checks import QUICK, THOROUGH
+from mildly.data.check.inspection import Inspection, figure, named, percent
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.data.registry import builtin_names, load_dataset
 
@@ -134,9 +134,9 @@ def test_large_and_uneven_observations_are_told_by_column() -> None:
         finding = problem(changed(data, observations=observations), "observation-scale")
         assert finding.severity == "warning"
         assert f"column {column}" in finding.evidence.lower()
-        assert "--normalise-observations" in finding.advice
+        assert "--normalize-observations" in finding.advice
     fields = dataclasses.fields(AlgorithmConfig)
-    assert "normalise_observations" in {field.name for field in fields}
+    assert "normalize_observations" in {field.name for field in fields}
 
 
 def test_constant_columns_are_a_note_and_a_constant_observation_a_warning() -> None:
@@ -367,7 +367,7 @@ def test_data_without_terminals_or_without_ends_are_told() -> None:
 def test_a_last_row_without_a_flag_still_ends_the_last_episode() -> None:
     data = made([30, 30])
     data.truncated[-1] = False
-    assert list(Look(data, thorough=True).lengths) == [30, 30]
+    assert list(Inspection(data, thorough=True).lengths) == [30, 30]
     assert "2 episodes" in problem(data, "little-data").evidence
 
 
@@ -427,7 +427,7 @@ def test_the_spread_of_returns_is_measured_in_scores_where_there_are_references(
     data = made()
     best, mean = np.sort(data.episode_returns())[-5:].mean(), data.episode_returns().mean()
     scored = changed(data, meta=Meta("scored", reference_min=float(mean), reference_max=float(best)))
-    assert "normalised score 100.0 against 0.0" in problem(scored, "returns-differ").evidence
+    assert "normalized score 100.0 against 0.0" in problem(scored, "returns-differ").evidence
     far = changed(data, meta=Meta("scored", reference_min=0.0, reference_max=100 * float(best - mean)))
     assert found(far, "returns-alike") is not None
 
@@ -439,13 +439,13 @@ def policy(data: Dataset, noise: float) -> Dataset:
     return changed(data, actions=np.clip(actions, -1, 1).astype(np.float32))
 
 
-def test_a_deterministic_behaviour_is_told_and_a_noisy_one_is_not() -> None:
+def test_a_deterministic_behavior_is_told_and_a_noisy_one_is_not() -> None:
     data = made([40] * 200)
-    finding = problem(policy(data, 0.0), "deterministic-behaviour")
+    finding = problem(policy(data, 0.0), "deterministic-behavior")
     assert finding.severity == "warning"
-    assert found(policy(data, 0.0), "deterministic-behaviour", thorough=False) is None
+    assert found(policy(data, 0.0), "deterministic-behavior", thorough=False) is None
     for other in (policy(data, 0.3), data):
-        assert found(other, "deterministic-behaviour") is None
+        assert found(other, "deterministic-behavior") is None
 
 
 def test_the_share_that_states_explain_is_never_overstated() -> None:
@@ -457,7 +457,7 @@ def test_the_share_that_states_explain_is_never_overstated() -> None:
         data, observations=signs.repeat(4, 1).astype(np.float32), actions=(0.7 * signs + noise).astype(np.float32)
     )
     explained = 0.7**2 / (0.7**2 + 0.1**2)  # 98 %
-    told = float(problem(two_states, "deterministic-behaviour").evidence.split("at least ")[1].split(" %")[0]) / 100
+    told = float(problem(two_states, "deterministic-behavior").evidence.split("at least ")[1].split(" %")[0]) / 100
     assert told == pytest.approx(explained, abs=0.003)
 
 
@@ -492,7 +492,7 @@ def test_notes_of_the_import_are_shown() -> None:
 
 def test_a_quick_look_reads_a_sample_of_contents_but_all_rewards_and_flags() -> None:
     data = made([100] * 2500)
-    look = Look(data, thorough=False)
+    look = Inspection(data, thorough=False)
     assert look.looked_at == 100_000
     sampled = np.zeros(len(data), bool)
     for piece in look.pieces():
@@ -508,10 +508,10 @@ def test_a_quick_look_reads_a_sample_of_contents_but_all_rewards_and_flags() -> 
 
 
 def test_facts_about_columns_are_those_of_numpy_however_the_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mildly.data.check.look._NUMBERS", 300)
+    monkeypatch.setattr("mildly.data.check.inspection._NUMBERS", 300)
     data = made()
     values = np.array(data.observations) * 3 + 1000
-    look = Look(changed(data, observations=values), thorough=True)
+    look = Inspection(changed(data, observations=values), thorough=True)
     facts = look.observations
     np.testing.assert_allclose(facts.mean, values.mean(axis=0, dtype=np.float64))
     np.testing.assert_allclose(facts.std, values.std(axis=0, dtype=np.float64))

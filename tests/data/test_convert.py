@@ -117,7 +117,7 @@ _FIELDS = ("observations", "actions", "rewards", "next_observations", "terminate
 def test_large_sets_are_written_in_blocks_that_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mildly.data.dataset._BLOCK", 64)
     monkeypatch.setattr("mildly.data.formats.table._ROWS_WRITTEN", 17)
-    monkeypatch.setattr("mildly.data.formats.sheet._PARQUET_BLOCK", 50)
+    monkeypatch.setattr("mildly.data.formats.table_file._PARQUET_BLOCK", 50)
     original = hopper_like(300)
     for ending in FILES:
         export(original, tmp_path / f"set.{ending}")
@@ -342,7 +342,7 @@ TARGETS = ["set", *(f"set.{ending}" for ending in FILES)]
 def test_nothing_is_half_written_when_the_last_row_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, bad: str
 ) -> None:
-    monkeypatch.setattr("mildly.data.formats.sheet._CSV_BLOCK", 1 << 12)
+    monkeypatch.setattr("mildly.data.formats.table_file._CSV_BLOCK", 1 << 12)
     last = {"x": "1,2,two", "nan": "1,nan,1", "ragged": "1,2"}[bad]
     (tmp_path / "log.csv").write_text("x,u,r\n" + "1,-1,1\n2,1,1\n" * 2000 + last + "\n3,1,1\n")
     with pytest.raises(MildlyError, match=r"log\.csv: "):

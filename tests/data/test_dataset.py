@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mildly.data.dataset import FIELDS, Dataset, Meta, normalised_score
+from mildly.data.dataset import FIELDS, Dataset, Meta, normalized_score
 from mildly.errors import MildlyError
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -183,8 +183,8 @@ def test_scores_put_the_reference_returns_at_0_and_100() -> None:
 @pytest.mark.parametrize("missing", ["reference_min", "reference_max"])
 def test_there_is_no_score_without_both_references(missing: str) -> None:
     meta = Meta(name="little", reference_min=0.0, reference_max=1.0)
-    assert normalised_score(0.5, meta) == 50.0
-    assert normalised_score(0.5, dataclasses.replace(meta, **{missing: None})) is None
+    assert normalized_score(0.5, meta) == 50.0
+    assert normalized_score(0.5, dataclasses.replace(meta, **{missing: None})) is None
 
 
 # Fingerprint
@@ -265,7 +265,7 @@ def test_a_loaded_set_is_mapped_and_cannot_be_written_to(folder: Path) -> None:
 def test_unknown_keys_in_the_description_are_ignored(folder: Path) -> None:
     description = json.loads((folder / "dataset.json").read_text())
     assert description["transitions"] == 12
-    description["meta"]["colour"] = "green"
+    description["meta"]["color"] = "green"
     (folder / "dataset.json").write_text(json.dumps(description))
     assert Dataset.load(folder).meta.name == "little"
 

@@ -12,7 +12,7 @@ import pytest
 from mildly.cli import main
 from mildly.data import registry
 from mildly.data.convert import export
-from mildly.data.dataset import FIELDS, Dataset, Meta, normalised_score
+from mildly.data.dataset import FIELDS, Dataset, Meta, normalized_score
 from mildly.data.official import CACHE_VARIABLE, MIRROR_VARIABLE, official_files
 from mildly.data.registry import (
     DATA_VARIABLE,
@@ -141,14 +141,14 @@ def test_only_the_mazes_never_terminate() -> None:
     assert all(task.reference_max > task.reference_min and task.horizon > 0 for task in tasks())
 
 
-def test_the_normalised_score_of_hopper_is_the_one_worked_out_by_hand() -> None:
+def test_the_normalized_score_of_hopper_is_the_one_worked_out_by_hand() -> None:
     task = task_of("hopper-medium-v2")
     assert task is not None
     meta = Meta(name="x", reference_min=task.reference_min, reference_max=task.reference_max)
     # 100 (1000 + 20.272305) / (3234.3 + 20.272305) = 102027.2305 / 3254.572305
-    assert normalised_score(1000.0, meta) == pytest.approx(31.34889, abs=1e-5)
-    assert normalised_score(-20.272305, meta) == pytest.approx(0.0, abs=1e-12)
-    assert normalised_score(3234.3, meta) == pytest.approx(100.0)
+    assert normalized_score(1000.0, meta) == pytest.approx(31.34889, abs=1e-5)
+    assert normalized_score(-20.272305, meta) == pytest.approx(0.0, abs=1e-12)
+    assert normalized_score(3234.3, meta) == pytest.approx(100.0)
 
 
 # Sources

@@ -11,7 +11,7 @@ import torch
 
 from mildly.data import replay as replay_module
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.normalise import Scaling
+from mildly.data.normalize import Scaling
 from mildly.data.replay import Batch, Replay
 
 CPU = torch.device("cpu")

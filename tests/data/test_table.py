@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, transitions
 
 from mildly.data.dataset import Dataset
-from mildly.data.formats import sheet
+from mildly.data.formats import table_file
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
@@ -186,7 +186,7 @@ def test_a_missing_list_is_a_row_of_nan(tmp_path: Path, size: int) -> None:
     states = [[0.0, 1.5], [0.5, 1.25], [1.0, 1.0], None, [11.0, -1.25], [12.0, -1.0]]
     rest = {name: values for name, values in COLUMNS.items() if not name.startswith("obs")}
     pq.write_table(pa.table({**rest, "observation.state": states}), tmp_path / "log.parquet")
-    with mock.patch.object(sheet, "_PARQUET_BLOCK", size):
+    with mock.patch.object(table_file, "_PARQUET_BLOCK", size):
         refused(tmp_path / "log.parquet", "'observations' has NaN", "mildly data convert SRC DST --drop-bad-rows")
         dataset = load_dataset(tmp_path / "log.parquet", drop_bad_rows=True)
     assert dataset.observations.tolist() == [[0, 1.5], [0.5, 1.25], [1, 1], [11, -1.25]]
@@ -231,10 +231,10 @@ def test_episodes_are_told_apart_wherever_the_blocks_end(
 ) -> None:
     ids = np.repeat(np.arange(len(lengths)), lengths)[: len(rows)].tolist()
     expected = transitions(ended_by_ids(rows, ids))
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sheet, "_PARQUET_BLOCK", size):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(table_file, "_PARQUET_BLOCK", size):
         path = Path(folder) / f"log.{ending}"
         write_rows(path, rows, ids)
-        with mock.patch.object(sheet, "_CSV_BLOCK", 100 * size):
+        with mock.patch.object(table_file, "_CSV_BLOCK", 100 * size):
             if not expected:
                 refused(path, "no row has a next observation")
                 return
@@ -261,14 +261,14 @@ def write_rows(path: Path, rows: list[Row], ids: list[int]) -> None:
 
 @pytest.mark.parametrize("size", range(100, 420, 20))
 def test_a_line_break_within_quotes_may_lie_on_a_block_s_border(tmp_path: Path, size: int) -> None:
-    with mock.patch.object(sheet, "_CSV_BLOCK", size):
+    with mock.patch.object(table_file, "_CSV_BLOCK", size):
         assert_golden(load_dataset(written(tmp_path, "log.csv", TEXT)))
 
 
 # Mistakes
 
 
-def test_a_file_without_a_header_is_recognised(tmp_path: Path) -> None:
+def test_a_file_without_a_header_is_recognized(tmp_path: Path) -> None:
     refused(written(tmp_path, "log.csv", "0.5,-1.25,1e-3,7\n1,2,3,4\n"), "the first line holds numbers (0.5, -1.25")
 
 
@@ -281,7 +281,7 @@ def test_rows_out_of_order_are_refused_with_their_place(tmp_path: Path) -> None:
 def test_rows_out_of_order_are_found_across_blocks(tmp_path: Path, size: int) -> None:
     columns = {"episode": [7, 7, 8, 7], "x": [1.0] * 4, "u": [-1.0, 1, 1, 1], "r": [0.0] * 4}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    with mock.patch.object(sheet, "_PARQUET_BLOCK", size):
+    with mock.patch.object(table_file, "_PARQUET_BLOCK", size):
         refused(tmp_path / "log.parquet", "episode 7", "row 3")
 
 
@@ -292,13 +292,13 @@ STEPS = "run,step,x,u,r,done\na,0,1,-1,0,0\na,1,2,1,0,{0}\na,{1},3,1,0,0\nb,0,4,
 @pytest.mark.parametrize("step", [1, 0, -3])
 def test_a_step_that_does_not_increase_is_named_with_its_place(tmp_path: Path, size: int, step: int) -> None:
     path = written(tmp_path, "log.csv", STEPS.format(0, step))
-    with mock.patch.object(sheet, "_CSV_BLOCK", size):
+    with mock.patch.object(table_file, "_CSV_BLOCK", size):
         refused(path, f"in episode a column 'step' goes from 1 to {step} in row 2", "Sort the rows by episode and step")
 
 
 @pytest.mark.parametrize("size", [40, 1000])
 def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_path: Path, size: int) -> None:
-    with mock.patch.object(sheet, "_CSV_BLOCK", size):
+    with mock.patch.object(table_file, "_CSV_BLOCK", size):
         dataset = load_dataset(written(tmp_path, "log.csv", STEPS.format(1, 0)))
         other = load_dataset(written(tmp_path, "other.csv", STEPS.format(0, 2)))
     assert dataset.terminated.tolist() == [False, True, False, True]

@@ -21,7 +21,7 @@ from mildly.theory import (
     random_problem,
     support_max,
 )
-from mildly.theory.figures import constrained_policy, contraction_errors, line_problem, penalised_values
+from mildly.theory.figures import constrained_policy, contraction_errors, line_problem, penalized_values
 
 
 def test_the_table_says_what_holds_as_printed_and_as_corrected(capsys):
@@ -112,7 +112,7 @@ def test_the_line_problem_shows_what_the_figure_says():
     assert line.support[0, line.mild.argmax()]
     returns = [
         float(expected_return(line.mdp, policy))
-        for policy in (line.mu, line.constrained, greedy_policy(line.penalised), greedy_policy(line.mild))
+        for policy in (line.mu, line.constrained, greedy_policy(line.penalized), greedy_policy(line.mild))
     ]
     assert returns == sorted(returns)
     assert returns[-1] == pytest.approx(float(best[0]))
@@ -134,10 +134,10 @@ def test_the_constrained_policy_uses_its_whole_budget_and_beats_others_within_it
 def test_a_penalty_of_nothing_changes_nothing_and_a_larger_one_sinks_rare_actions_more():
     line = line_problem()
     everywhere = batch_optimal_q(line.mdp, np.ones_like(line.support))
-    np.testing.assert_allclose(penalised_values(line.mdp, line.mu, 0.0), everywhere, atol=1e-7)
+    np.testing.assert_allclose(penalized_values(line.mdp, line.mu, 0.0), everywhere, atol=1e-7)
     rare = int(np.flatnonzero(line.support[0])[-1])
     dense = int(line.mu[0].argmax())
-    gaps = [(q[0, dense] - q[0, rare]) for q in (penalised_values(line.mdp, line.mu, p) for p in (0.0, 0.1, 0.4))]
+    gaps = [(q[0, dense] - q[0, rare]) for q in (penalized_values(line.mdp, line.mu, p) for p in (0.0, 0.1, 0.4))]
     assert gaps[0] < gaps[1] < gaps[2]
 
 

@@ -66,7 +66,7 @@ def test_proposition_4_needs_the_discount_outside_the_support():
     assert (found.demanded, found.actual) == (0.0, pytest.approx(1 - 0.5**2))
 
 
-def test_proposition_4_without_delta_a_deterministic_behaviour_policy_ties():
+def test_proposition_4_without_delta_a_deterministic_behavior_policy_ties():
     found = examples.practical_tie()
     assert (found.demanded, found.actual) == (pytest.approx(10), pytest.approx(-10))
 

@@ -21,8 +21,8 @@ from mildly.cli.output import console, parse
 from mildly.errors import MildlyError
 
 if TYPE_CHECKING:
-    from mildly.training.agent import Agent
-    from mildly.training.collecting import Part
+    from mildly.collect.agent import Agent
+    from mildly.collect.making import Part
 
 _STEPS = 100_000
 _AGENT_STEPS = {"standard": 200_000, "small": 20_000}
@@ -97,7 +97,7 @@ def main(args: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
-    from mildly.training.collecting import describe_set, make_set
+    from mildly.collect.making import describe_set, make_set
 
     torch.set_num_threads(1)
     agent = None if options.agent is None else _train(options, options.agent)
@@ -116,7 +116,7 @@ def main(args: Sequence[str]) -> int:
         )
     returns = made.episode_returns()
     score = made.score(returns)
-    scored = "" if score is None else f" (normalised score {score.mean():.1f})"
+    scored = "" if score is None else f" (normalized score {score.mean():.1f})"
     out = console()
     if agent is not None and (options.kind or "").startswith("medium") and agent.medium(options.share) == agent.best():
         out.print(
@@ -152,7 +152,7 @@ def _check(options: CollectOptions) -> None:
 
 def _train(options: CollectOptions, folder: Path) -> Agent:
     """The agent, trained as far as was asked for."""
-    from mildly.training.agent import AgentPlan, read_plan, train_agent
+    from mildly.collect.agent import AgentPlan, read_plan, train_agent
 
     begun = read_plan(folder)
     if begun is None or options.preset is not None or options.agent_seed is not None:
@@ -172,7 +172,7 @@ def _train(options: CollectOptions, folder: Path) -> Agent:
 
 
 def _parts(options: CollectOptions, agent: Agent | None) -> list[Part]:
-    from mildly.training.collecting import kind_parts, policy_parts
+    from mildly.collect.making import kind_parts, policy_parts
 
     steps, kind = options.steps or _STEPS, options.kind or "random"
     if options.steps is not None and options.steps < 1:

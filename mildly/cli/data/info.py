@@ -56,7 +56,7 @@ def main(args: Sequence[str]) -> int:
     if score is None:
         facts["reference returns: score 0, 100"] = "none"
     else:
-        facts["normalised score of its episodes"] = f"{score.mean():.1f} (best {score.max():.1f})"
+        facts["normalized score of its episodes"] = f"{score.mean():.1f} (best {score.max():.1f})"
     for name, value in facts.items():
         rows.add_row(name, value)
     out = console()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.look import Finding, Look, counted, first_rows, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, named, percent
 from mildly.data.dataset import Array
 from mildly.data.tasks import task_of
 
@@ -19,29 +19,31 @@ _ROUNDING = 1e-5
 _FEW_EPISODES, _FEW_ROWS = 10, 1_000
 
 
-def time_limit_as_terminal(look: Look) -> Iterator[Finding]:
+def time_limit_as_terminal(inspection: Inspection) -> Iterator[Finding]:
     """Time limits stored as terminals: terminated episodes that all last equally long, which is the longest there is.
 
     Such a flag teaches that states are worth nothing merely because a clock that the policy cannot see ran out.
     """
-    terminated = look.data.terminated[look.ends]
-    lengths, limit = look.lengths[terminated], int(look.lengths.max())
+    terminated = inspection.data.terminated[inspection.ends]
+    lengths, limit = inspection.lengths[terminated], int(inspection.lengths.max())
     reached = int((lengths == limit).sum())
-    knows_limits = bool((look.lengths[~terminated] == limit).any())  # then the log tells limits from real ends
+    knows_limits = bool((inspection.lengths[~terminated] == limit).any())  # then the log tells limits from real ends
     if reached < 2 or limit == 1 or knows_limits:
         return
-    task = task_of(look.data.meta.name)
+    task = task_of(inspection.data.meta.name)
     known = task is not None and task.horizon == limit
     same = reached >= _ENOUGH and reached >= _SAME_LENGTH * len(lengths)
-    if not (known or same or _piled_up(lengths, limit)) or _tells_time(look, look.ends[look.lengths == limit]):
+    if not (known or same or _piled_up(lengths, limit)) or _tells_time(
+        inspection, inspection.ends[inspection.lengths == limit]
+    ):
         return
     certain = known or (same and limit >= _SHORT)
-    horizon = f" It is the horizon of {look.data.meta.name}'s task." if known else ""
+    horizon = f" It is the horizon of {inspection.data.meta.name}'s task." if known else ""
     yield Finding(
         "error" if certain else "warning",
         "time-limit-as-terminal",
         f"Episodes seem to be stored as terminated where only a time limit of {limit:,} steps cut them off; values "
-        "would be learnt to end there."
+        "would be learned to end there."
         if certain
         else f"Some episodes stored as terminated may only have been cut off by a time limit of {limit:,} steps.",
         f"{reached:,} of {counted(len(lengths), 'terminated episode')} last exactly {limit:,} steps, and none lasts "
@@ -64,18 +66,18 @@ def _piled_up(lengths: Array, limit: int) -> bool:
     )
 
 
-def _tells_time(look: Look, ends: Array) -> bool:
+def _tells_time(inspection: Inspection, ends: Array) -> bool:
     """Whether a column of the observation is a clock: it runs through the same values towards all these ends."""
-    steps = np.arange(min(int(look.lengths.max()), _CLOCK))
-    last = look.data.observations[ends[:1000, None] - steps].astype(np.float64)  # (episode, step, column)
+    steps = np.arange(min(int(inspection.lengths.max()), _CLOCK))
+    last = inspection.data.observations[ends[:1000, None] - steps].astype(np.float64)  # (episode, step, column)
     same = (last == last[0]).all(axis=(0, 1))
     moves = np.diff(last[0], axis=0)
     return bool((same & ((moves > 0).all(axis=0) | (moves < 0).all(axis=0))).any())
 
 
-def next_observations(look: Look) -> Iterator[Finding]:
+def next_observations(inspection: Inspection) -> Iterator[Finding]:
     """Inside an episode, the next observation of a row is the observation of the row below."""
-    pairs, jumps, still, rows = _compare_rows(look)
+    pairs, jumps, still, rows = _compare_rows(inspection)
     if jumps == 0:
         return
     share = jumps / pairs
@@ -87,7 +89,7 @@ def next_observations(look: Look) -> Iterator[Finding]:
         yield Finding(
             "error",
             "next-is-observation",
-            "The next observation is the observation itself, so nothing that an action does can be learnt.",
+            "The next observation is the observation itself, so nothing that an action does can be learned.",
             evidence,
             "Name the right columns with `mildly data convert SRC DST --next-obs ...`, or leave them out: then they "
             "are taken from the following row.",
@@ -112,14 +114,14 @@ def next_observations(look: Look) -> Iterator[Finding]:
         )
 
 
-def _compare_rows(look: Look) -> tuple[int, int, int, list[int]]:
+def _compare_rows(inspection: Inspection) -> tuple[int, int, int, list[int]]:
     """Steps inside episodes, those that jump, those of them that stay where they are, and the first rows."""
-    data = look.data
-    facts = look.observations
+    data = inspection.data
+    facts = inspection.observations
     tolerance = _ROUNDING * np.nan_to_num(np.maximum(np.abs(facts.low), np.abs(facts.high)), posinf=0.0)
     pairs = jumps = still = 0
     rows: list[int] = []
-    for piece in look.pieces(data.observation_size):
+    for piece in inspection.pieces(data.observation_size):
         stop = min(piece.stop, len(data) - 1)
         inside = ~(data.terminated[piece.start : stop] | data.truncated[piece.start : stop])
         following = data.next_observations[piece.start : stop]
@@ -131,62 +133,62 @@ def _compare_rows(look: Look) -> tuple[int, int, int, list[int]]:
     return pairs, jumps, still, rows
 
 
-def episode_ends(look: Look) -> Iterator[Finding]:
+def episode_ends(inspection: Inspection) -> Iterator[Finding]:
     """Logs in which nothing ends: no terminal, or only one episode."""
-    task = task_of(look.data.meta.name)
-    if len(look.ends) == 1 and len(look.data) > 1:
+    task = task_of(inspection.data.meta.name)
+    if len(inspection.ends) == 1 and len(inspection.data) > 1:
         endless = task is not None and not task.terminates
         yield Finding(
             "info" if endless else "warning",
             "one-episode",
             "The whole log is one long episode: no row but the last ends one.",
-            f"{counted(len(look.data), 'row')}.",
+            f"{counted(len(inspection.data), 'row')}.",
             "Right where one process was watched without a pause. Otherwise tell where episodes begin, or the last row "
             "of one would lead into the next: `mildly data convert SRC DST --episode COLUMN`.",
         )
-    elif not look.data.terminated[look.ends].any():
+    elif not inspection.data.terminated[inspection.ends].any():
         yield Finding(
             "info",
             "no-terminals",
             "No episode is terminated; all are cut off, and their values go on.",
-            f"{counted(len(look.ends), 'episode')}, 0 of them terminated.",
+            f"{counted(len(inspection.ends), 'episode')}, 0 of them terminated.",
             "Right for tasks that never end by themselves, such as Pendulum and HalfCheetah. If yours can end (a fall, "
             "a goal), name the flag: `mildly data convert SRC DST --terminated COLUMN`.",
         )
 
 
-def single_steps(look: Look) -> Iterator[Finding]:
+def single_steps(inspection: Inspection) -> Iterator[Finding]:
     """Episodes of one step. The last one may simply be where the log stops."""
-    number = int((look.lengths[:-1] == 1).sum())
+    number = int((inspection.lengths[:-1] == 1).sum())
     if number == 0:
         return
-    if (look.lengths == 1).all():
+    if (inspection.lengths == 1).all():
         yield Finding(
             "info",
             "single-steps",
             "Every episode has one step: a bandit, where an action has no consequences beyond its reward.",
-            f"{counted(len(look.lengths), 'episode')}.",
+            f"{counted(len(inspection.lengths), 'episode')}.",
             "Right if that is the task. Otherwise the column that ends episodes, or their number, was misread.",
         )
     else:
-        at = look.ends[:-1][look.lengths[:-1] == 1]
+        at = inspection.ends[:-1][inspection.lengths[:-1] == 1]
         yield Finding(
             "warning",
             "single-steps",
             "Some episodes have one step only.",
-            f"{number:,} of {counted(len(look.lengths), 'episode')}, at {named('row', at)}.",
+            f"{number:,} of {counted(len(inspection.lengths), 'episode')}, at {named('row', at)}.",
             "Look at those rows: flags may be set twice at the end of an episode, or rows of the log may be missing.",
         )
 
 
-def few(look: Look) -> Iterator[Finding]:
+def few(inspection: Inspection) -> Iterator[Finding]:
     """Too little data to learn much from."""
-    rows, episodes = len(look.data), len(look.ends)
+    rows, episodes = len(inspection.data), len(inspection.ends)
     if rows < _FEW_ROWS or 1 < episodes < _FEW_EPISODES:
         yield Finding(
             "warning",
             "little-data",
-            "There is little data; what is learnt from it will not carry far.",
+            "There is little data; what is learned from it will not carry far.",
             f"{counted(rows, 'transition')} in {counted(episodes, 'episode')}.",
             f"Collect more: {_FEW_EPISODES} episodes and {_FEW_ROWS:,} transitions are a bare minimum, 100 times as "
             "much is common.",

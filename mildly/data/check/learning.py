@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mildly.data.check.look import Finding, Look, counted, figure, percent
-from mildly.data.dataset import normalised_score
+from mildly.data.check.inspection import Finding, Inspection, counted, figure, percent
+from mildly.data.dataset import normalized_score
 
 _STATES, _QUERIES = 10_000, 1_000
 _EXPLAINED = 0.95
@@ -17,19 +17,19 @@ _HASHED = 2_000_000
 _DUPLICATED = 0.1
 
 
-def return_spread(look: Look) -> Iterator[Finding]:
+def return_spread(inspection: Inspection) -> Iterator[Finding]:
     """How much better the best episodes are than the mean, which is what learning can hope to gain."""
-    returns = look.returns
-    if len(returns) < _MANY_EPISODES or look.rewards.low[0] == look.rewards.high[0]:
+    returns = inspection.returns
+    if len(returns) < _MANY_EPISODES or inspection.rewards.low[0] == inspection.rewards.high[0]:
         return
     best = np.sort(returns)[-max(1, len(returns) // 10) :].mean()
     mean = returns.mean()
     evidence = f"The best tenth of {len(returns):,} episodes return {figure(best)} on average, all {figure(mean)}"
-    scores = normalised_score(np.array([best, mean]), look.data.meta)
+    scores = normalized_score(np.array([best, mean]), inspection.data.meta)
     if scores is None:
         gain = (best - mean) / max(abs(mean), 1e-12)
     else:
-        evidence += f" (normalised score {scores[0]:.1f} against {scores[1]:.1f})"
+        evidence += f" (normalized score {scores[0]:.1f} against {scores[1]:.1f})"
         gain = (scores[0] - scores[1]) / 100
     if gain <= _ALIKE:
         yield Finding(
@@ -49,7 +49,7 @@ def return_spread(look: Look) -> Iterator[Finding]:
         )
 
 
-def deterministic_behaviour(look: Look) -> Iterator[Finding]:
+def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:
     """Whether the same state always saw the same action.
 
     For each of a thousand states we look up the most similar state of another episode. If actions varied at random
@@ -57,8 +57,8 @@ def deterministic_behaviour(look: Look) -> Iterator[Finding]:
     (plus what the function changes in between, so that we never see less than there is). Compared with the variance of
     all actions, it tells what share of their variance the state explains, at least.
     """
-    data = look.data
-    if len(data) < _QUERIES or len(look.ends) < 2:
+    data = inspection.data
+    if len(data) < _QUERIES or len(inspection.ends) < 2:
         return
     random = np.random.default_rng(0)
     rows = np.sort(random.choice(len(data), min(_STATES, len(data)), replace=False))
@@ -69,8 +69,8 @@ def deterministic_behaviour(look: Look) -> Iterator[Finding]:
     if len(rows) < _QUERIES or not variance.any():
         return
     states = (states - states.mean(axis=0)) / np.maximum(states.std(axis=0), 1e-9)
-    states += 1e-4 * random.normal(size=states.shape)  # else all of many equal states would meet the same neighbour
-    episode = np.searchsorted(look.ends, rows)
+    states += 1e-4 * random.normal(size=states.shape)  # else all of many equal states would meet the same neighbor
+    episode = np.searchsorted(inspection.ends, rows)
     queries = random.choice(len(rows), _QUERIES, replace=False)
     squares = np.square(states).sum(axis=1)
     distance = squares[queries, None] + squares - 2 * states[queries] @ states.T
@@ -84,8 +84,8 @@ def deterministic_behaviour(look: Look) -> Iterator[Finding]:
     if explained > _EXPLAINED:
         yield Finding(
             "warning",
-            "deterministic-behaviour",
-            "The behaviour is nearly deterministic: the data hardly show what other actions would have done.",
+            "deterministic-behavior",
+            "The behavior is nearly deterministic: the data hardly show what other actions would have done.",
             f"The state explains at least {percent(explained)} of the actions' variance; around what it explains they "
             f"vary by {np.sqrt(left.mean()):.2g} (standard deviation, of a range from -1 to 1). Seen in "
             f"{int(found.sum()):,} states, each beside the most similar one of another episode.",
@@ -93,13 +93,13 @@ def deterministic_behaviour(look: Look) -> Iterator[Finding]:
         )
 
 
-def duplicated_rows(look: Look) -> Iterator[Finding]:
+def duplicated_rows(inspection: Inspection) -> Iterator[Finding]:
     """Transitions that are in the set more than once."""
-    seen, copies = np.unique(_hashes(look), return_counts=True)
+    seen, copies = np.unique(_hashes(inspection), return_counts=True)
     total = int(copies.sum())
     share = 1.0 - len(seen) / max(total, 1)
     if share > _DUPLICATED:
-        some = "" if total == len(look.data) else " looked at"
+        some = "" if total == len(inspection.data) else " looked at"
         yield Finding(
             "warning",
             "duplicated-rows",
@@ -110,25 +110,25 @@ def duplicated_rows(look: Look) -> Iterator[Finding]:
         )
 
 
-def _hashes(look: Look) -> Any:
+def _hashes(inspection: Inspection) -> Any:
     """A number for each transition, equal where all of it is equal; of a large set, those of a random part of it.
 
     The part is chosen by the number itself, so that copies stay together.
     """
-    data = look.data
+    data = inspection.data
     fields = (data.observations, data.actions, data.rewards[:, None], data.next_observations)
     width = sum(field.shape[1] for field in fields)
     factors = np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     part = np.uint64(-(-len(data) // _HASHED))
     kept = []
-    for piece in look.pieces(width):
+    for piece in inspection.pieces(width):
         numbers = np.concatenate([field[piece] for field in fields], axis=1).view(np.uint32)
         hashes = (numbers * factors).sum(axis=1, dtype=np.uint64)
         kept.append(hashes[(hashes >> np.uint64(32)) % part == 0])
     return np.concatenate(kept)
 
 
-def notes(look: Look) -> Iterator[Finding]:
+def notes(inspection: Inspection) -> Iterator[Finding]:
     """What was done to the data when they were read."""
-    for note in look.data.meta.notes:
+    for note in inspection.data.meta.notes:
         yield Finding("info", "import", note, "", "")

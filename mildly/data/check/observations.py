@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.look import Finding, Look, counted, named
+from mildly.data.check.inspection import Finding, Inspection, counted, named
 from mildly.data.dataset import Array
 
 _LARGE = 1e3
 _UNEVEN = 1e4
 
 
-def not_finite(look: Look) -> Iterator[Finding]:
+def not_finite(inspection: Inspection) -> Iterator[Finding]:
     """NaN and infinities, in any field."""
     places = []
     for name in ("observations", "actions", "rewards", "next_observations"):
-        facts = getattr(look, name)
+        facts = getattr(inspection, name)
         if facts.bad.any():
             where = "" if name == "rewards" else f" in {named('column', np.flatnonzero(facts.bad))}"
             values = counted(int(facts.bad.sum()), "value")
@@ -28,18 +28,18 @@ def not_finite(look: Look) -> Iterator[Finding]:
             "error",
             "nan",
             "The data hold NaN or infinite values; one of them in a minibatch spoils all weights.",
-            f"{'; '.join(places)} ({look.of_rows}).",
+            f"{'; '.join(places)} ({inspection.of_rows}).",
             "Leave those rows out with `mildly data convert SRC DST --drop-bad-rows`, or repair them in the log.",
         )
 
 
-def scale(look: Look) -> Iterator[Finding]:
+def scale(inspection: Inspection) -> Iterator[Finding]:
     """Columns with very large numbers, or columns of very different size, which networks learn badly from."""
-    facts = look.observations
+    facts = inspection.observations
     varying = np.flatnonzero(facts.std > 1e-6 * np.maximum(np.abs(facts.mean), 1.0))  # else rounding, or constant
     large = np.flatnonzero((np.abs(facts.mean) > _LARGE) | (facts.std > _LARGE))
     advice = (
-        "Train with `--normalise-observations`, which scales every column to mean 0 and deviation 1, and keeps the "
+        "Train with `--normalize-observations`, which scales every column to mean 0 and deviation 1, and keeps the "
         "scaling in the policy."
     )
     if len(large):
@@ -63,13 +63,13 @@ def scale(look: Look) -> Iterator[Finding]:
         )
 
 
-def constant(look: Look) -> Iterator[Finding]:
+def constant(inspection: Inspection) -> Iterator[Finding]:
     """Columns that never change."""
-    still = np.flatnonzero(look.observations.constant)
+    still = np.flatnonzero(inspection.observations.constant)
     if not len(still):
         return
-    everything = len(still) == look.data.observation_size
-    evidence = f"{named('Column', still)} of {look.data.observation_size} ({look.of_rows})."
+    everything = len(still) == inspection.data.observation_size
+    evidence = f"{named('Column', still)} of {inspection.data.observation_size} ({inspection.of_rows})."
     if everything:
         yield Finding(
             "warning",
@@ -88,9 +88,9 @@ def constant(look: Look) -> Iterator[Finding]:
         )
 
 
-def duplicated_columns(look: Look) -> Iterator[Finding]:
+def duplicated_columns(inspection: Inspection) -> Iterator[Finding]:
     """Columns that hold the same numbers as another one."""
-    facts = look.observations
+    facts = inspection.observations
     alike: dict[tuple[float, ...], list[int]] = defaultdict(list)
     for column in np.flatnonzero(np.isfinite(facts.low) & ~facts.constant):
         alike[tuple(float(fact[column]) for fact in (facts.low, facts.high, facts.mean, facts.std))].append(int(column))
@@ -98,7 +98,7 @@ def duplicated_columns(look: Look) -> Iterator[Finding]:
         (first, other)
         for first, *others in alike.values()
         for other in others
-        if _equal(look, look.data.observations, first, other)
+        if _equal(inspection, inspection.data.observations, first, other)
     ]
     if pairs:
         shown = ", ".join(f"{other} repeats {first}" for first, other in pairs[:5])
@@ -107,13 +107,13 @@ def duplicated_columns(look: Look) -> Iterator[Finding]:
             "info",
             "observation-duplicated",
             "Some columns of the observation are copies of others.",
-            f"Column {shown}{more} ({look.of_rows}).",
+            f"Column {shown}{more} ({inspection.of_rows}).",
             "They do little harm; leave the copies out with `mildly data convert SRC DST --obs ...` if they were not "
             "meant.",
         )
 
 
-def _equal(look: Look, array: Array, first: int, other: int) -> bool:
+def _equal(inspection: Inspection, array: Array, first: int, other: int) -> bool:
     """Whether two columns hold the same numbers, NaN included."""
-    pieces = (array[piece] for piece in look.pieces(array.shape[1]))
+    pieces = (array[piece] for piece in inspection.pieces(array.shape[1]))
     return all(np.array_equal(piece[:, first], piece[:, other], equal_nan=True) for piece in pieces)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.look import Finding, Look, counted, first_rows, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, named, percent
 from mildly.data.dataset import blocks
 
 _HUGE = 1e6
@@ -17,23 +17,23 @@ _DISCOUNT, _VALUE = 0.99, 1e5
 _SCALE = "Divide the rewards in the log by a constant; the best policy stays the same."
 
 
-def too_large(look: Look) -> Iterator[Finding]:
+def too_large(inspection: Inspection) -> Iterator[Finding]:
     """Rewards at which a critic's squared errors overflow or swamp all else."""
-    number, rows = _beyond(look, 0.0, _HUGE)
+    number, rows = _beyond(inspection, 0.0, _HUGE)
     if number:
         yield Finding(
             "error",
             "reward-huge",
             f"Rewards are larger than {_HUGE:,.0f} in size; a critic diverges on them.",
-            f"{counted(number, 'reward')}, from {look.rewards.low[0]:.4g} to {look.rewards.high[0]:.4g}, first in "
-            f"{named('row', rows, number)}.",
+            f"{counted(number, 'reward')}, from {inspection.rewards.low[0]:.4g} to {inspection.rewards.high[0]:.4g}, "
+            f"first in {named('row', rows, number)}.",
             f"Repair those rows in the log if the numbers are wrong. {_SCALE}",
         )
 
 
-def outliers(look: Look) -> Iterator[Finding]:
+def outliers(inspection: Inspection) -> Iterator[Finding]:
     """Single rewards far away from all others; the last one of an episode may be a bonus or a penalty."""
-    rewards = look.data.rewards[:: max(1, len(look.data) // _SAMPLE)].astype(np.float64)
+    rewards = inspection.data.rewards[:: max(1, len(inspection.data) // _SAMPLE)].astype(np.float64)
     rewards = rewards[np.isfinite(rewards)]
     if not len(rewards):
         return
@@ -42,32 +42,32 @@ def outliers(look: Look) -> Iterator[Finding]:
     usual = float(np.quantile(distance, 0.99))
     if usual == 0.0 and distance.any():  # sparse rewards: compare with those that are given at all
         usual = float(np.median(distance[distance > 0]))
-    number, rows = _beyond(look, median, max(_FAR * usual, 1e-6 * abs(median)), inside_episodes=True)
-    if number and look.rewards.low[0] != look.rewards.high[0]:
-        worst = max(look.rewards.low[0], look.rewards.high[0], key=lambda value: abs(value - median))
+    number, rows = _beyond(inspection, median, max(_FAR * usual, 1e-6 * abs(median)), inside_episodes=True)
+    if number and inspection.rewards.low[0] != inspection.rewards.high[0]:
+        worst = max(inspection.rewards.low[0], inspection.rewards.high[0], key=lambda value: abs(value - median))
         yield Finding(
             "warning",
             "reward-outlier",
             f"Some rewards lie more than {_FAR:.0f} times as far from the median as 99 % of them.",
-            f"{counted(number, 'reward')} ({percent(number / len(look.data))}) in {named('row', rows, number)}; the "
-            f"median is {median:.4g}, 99 % lie within {usual:.3g} of it, the farthest is {worst:.4g}.",
+            f"{counted(number, 'reward')} ({percent(number / len(inspection.data))}) in {named('row', rows, number)}; "
+            f"the median is {median:.4g}, 99 % lie within {usual:.3g} of it, the farthest is {worst:.4g}.",
             "Look at those rows: if they are faults of the log, repair or drop them; if they are real events, train as "
             "it is, but expect a critic that is rough around them.",
         )
 
 
-def constant(look: Look) -> Iterator[Finding]:
+def constant(inspection: Inspection) -> Iterator[Finding]:
     """Rewards that are all the same."""
-    facts = look.rewards
+    facts = inspection.rewards
     if facts.low[0] != facts.high[0]:
         return
-    value, lengths = facts.low[0], look.lengths[look.data.terminated[look.ends]]
+    value, lengths = facts.low[0], inspection.lengths[inspection.data.terminated[inspection.ends]]
     if value != 0 and len(np.unique(lengths)) > 1:
         yield Finding(
             "info",
             "reward-constant",
             "Every reward is the same, so only how long an episode lasts tells good from bad.",
-            f"{value:.4g} in all {len(look.data):,} rows; terminated episodes last {lengths.min():,} to "
+            f"{value:.4g} in all {len(inspection.data):,} rows; terminated episodes last {lengths.min():,} to "
             f"{lengths.max():,} steps.",
             "Right where the aim is to last long, or to be done soon.",
         )
@@ -76,18 +76,18 @@ def constant(look: Look) -> Iterator[Finding]:
             "warning",
             "reward-constant",
             "Every reward is the same: there is nothing to learn but imitation.",
-            f"{value:.4g} in all {len(look.data):,} rows.",
+            f"{value:.4g} in all {len(inspection.data):,} rows.",
             "Check that the right column was read: `mildly data convert SRC DST --reward COLUMN`.",
         )
 
 
-def value_scale(look: Look) -> Iterator[Finding]:
+def value_scale(inspection: Inspection) -> Iterator[Finding]:
     """Rewards so large that the values, sums of a hundred of them, are hard to learn."""
     total = 0.0
-    for block in blocks(len(look.data)):
-        size = np.abs(look.data.rewards[block].astype(np.float64))
+    for block in blocks(len(inspection.data)):
+        size = np.abs(inspection.data.rewards[block].astype(np.float64))
         total += float(size.sum(where=np.isfinite(size)))
-    mean = total / len(look.data)
+    mean = total / len(inspection.data)
     value = mean / (1 - _DISCOUNT)
     if value > _VALUE:
         yield Finding(
@@ -99,14 +99,16 @@ def value_scale(look: Look) -> Iterator[Finding]:
         )
 
 
-def _beyond(look: Look, centre: float, distance: float, *, inside_episodes: bool = False) -> tuple[int, list[int]]:
-    """How many rewards lie further from the centre, and the first rows of them."""
+def _beyond(
+    inspection: Inspection, center: float, distance: float, *, inside_episodes: bool = False
+) -> tuple[int, list[int]]:
+    """How many rewards lie further from the center, and the first rows of them."""
     number, rows = 0, list[int]()
-    for block in blocks(len(look.data)):
-        rewards = look.data.rewards[block].astype(np.float64)
-        far = np.isfinite(rewards) & (np.abs(rewards - centre) > distance)
+    for block in blocks(len(inspection.data)):
+        rewards = inspection.data.rewards[block].astype(np.float64)
+        far = np.isfinite(rewards) & (np.abs(rewards - center) > distance)
         if inside_episodes:
-            far &= ~(look.data.terminated[block] | look.data.truncated[block])
+            far &= ~(inspection.data.terminated[block] | inspection.data.truncated[block])
         number += int(far.sum())
         first_rows(rows, far, block.start)
     return number, rows

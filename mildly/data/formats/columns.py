@@ -52,7 +52,7 @@ class Columns:
     terminated: str | None = None
     truncated: str | None = None
     step: str | None = None
-    """Not learnt from, but looked at: it must increase within an episode."""
+    """Not learned from, but looked at: it must increase within an episode."""
     unused: tuple[str, ...] = ()
 
     @property

@@ -121,7 +121,7 @@ def flattened(space: Any, values: Any) -> Array:
     if isinstance(space, spaces.Tuple):
         return np.concatenate([flattened(part, value) for part, value in zip(space, values, strict=True)], axis=1)
     if not isinstance(space, spaces.Box):
-        raise MildlyError(f"observations of the kind {space} are not numbers; only Box spaces can be learnt from.")
+        raise MildlyError(f"observations of the kind {space} are not numbers; only Box spaces can be learned from.")
     return np.asarray(values, dtype=np.float32).reshape(len(values), -1)
 
 

@@ -20,7 +20,16 @@ from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.formats.arrays import META, parse_meta
 from mildly.data.formats.columns import Columns, choose
 from mildly.data.formats.episodes import with_ends
-from mildly.data.formats.sheet import SUFFIXES, Sheet, compression, delimiter, is_parquet, open_sheet, package, stem
+from mildly.data.formats.table_file import (
+    SUFFIXES,
+    TableFile,
+    compression,
+    delimiter,
+    is_parquet,
+    open_table,
+    package,
+    stem,
+)
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
@@ -29,7 +38,7 @@ _ROWS_WRITTEN = 1 << 14
 
 def read(path: Path, options: ImportOptions) -> Log:
     """A table, or a folder of them; the notes say which column was taken for what."""
-    sheets = [open_sheet(file) for file in (tables_in(path) if path.is_dir() else [path])]
+    sheets = [open_table(file) for file in (tables_in(path) if path.is_dir() else [path])]
     _check_same_columns(sheets)
     numeric = [name for name in sheets[0].names if _is_numeric(name, sheets)]
     columns, guessed = choose(sheets[0].names, numeric, options, str(path))
@@ -72,7 +81,7 @@ def _counted(part: str) -> tuple[int, str]:
     return (int(part), "") if part.isdecimal() else (-1, part.lower())
 
 
-def _check_same_columns(sheets: Sequence[Sheet]) -> None:
+def _check_same_columns(sheets: Sequence[TableFile]) -> None:
     first = sheets[0]
     for sheet in sheets[1:]:
         lacking = [name for name in first.names if name not in sheet.names]
@@ -84,14 +93,14 @@ def _check_same_columns(sheets: Sequence[Sheet]) -> None:
             )
 
 
-def _is_numeric(name: str, sheets: Sequence[Sheet]) -> bool:
+def _is_numeric(name: str, sheets: Sequence[TableFile]) -> bool:
     """Numbers wherever there is anything."""
     return any(name in sheet.numeric for sheet in sheets) and all(
         name in sheet.numeric or name in sheet.empty for sheet in sheets
     )
 
 
-def _stored(sheets: Sequence[Sheet], path: Path) -> Meta | None:
+def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     """The description that our own files carry; files of one folder must agree in what their actions mean."""
     found = [parse_meta(sheet.description, sheet.path) if sheet.description else None for sheet in sheets]
     if len(found) == 1 or (found[0] is None and not any(found)):
@@ -102,7 +111,7 @@ def _stored(sheets: Sequence[Sheet], path: Path) -> Meta | None:
     return dataclasses.replace(found[0], name=path.name, notes=())
 
 
-def _rows(sheet: Sheet, columns: Columns, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
+def _rows(sheet: TableFile, columns: Columns, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
     """Blocks with where new episodes begin, if anything but flags tells it. `apart`: they do with the file."""
     order = _Order(sheet.path, columns)
     widths: dict[str, int] = {}

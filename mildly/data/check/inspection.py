@@ -1,0 +1,184 @@
+"""What the checks of a data set share: a finding, and one look at the data that remembers what it has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mildly.data.dataset import Array, Dataset, blocks
+
+Severity = Literal["error", "warning", "info"]
+
+_SAMPLE, _STRETCHES = 100_000, 20  # rows that a quick look reads, in stretches so that neighbors can be compared
+_NUMBERS = 1 << 20  # numbers held at a time
+_NAMED = 5  # rows or columns named in a text
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about a data set that its owner should know.
+
+    Attributes:
+        severity: `error`, training would go wrong; `warning`, the result would suffer, or something is odd;
+            `info`, good to know.
+        code: a short name that stays the same from version to version.
+        what: what was found, in a sentence.
+        evidence: counts, rows and columns, both counted from 0.
+        advice: what to do about it.
+    """
+
+    severity: Severity
+    code: str
+    what: str
+    evidence: str
+    advice: str
+
+
+class Columns(NamedTuple):
+    """Facts about each column of an array; NaN and infinities are counted and otherwise left out."""
+
+    bad: Array
+    bad_rows: list[int]
+    low: Array
+    high: Array
+    mean: Array
+    std: Array
+
+    @property
+    def constant(self) -> Array:
+        """Where a column has one value only."""
+        constant: Array = self.low == self.high
+        return constant
+
+
+class Inspection:
+    """A data set under inspection. What several checks need is worked out once, block by block."""
+
+    def __init__(self, data: Dataset, *, thorough: bool) -> None:
+        self.data, self.thorough = data, thorough
+        ends = np.flatnonzero(data.terminated | data.truncated)
+        last = len(data) - 1
+        self.ends: Array = ends if len(ends) and ends[-1] == last else np.append(ends, last)
+        self.lengths: Array = np.diff(self.ends, prepend=-1)
+
+    def pieces(self, width: int = 1) -> Iterator[slice]:
+        """The rows to look at, in pieces small enough for `width` columns: all of them, or a sample in a quick one."""
+        rows = len(self.data)
+        if self.thorough or rows <= _SAMPLE:
+            stretches = list(blocks(rows))
+        else:
+            size = _SAMPLE // _STRETCHES
+            starts = np.linspace(0, rows - size, _STRETCHES).astype(int)
+            stretches = [slice(int(start), int(start) + size) for start in starts]
+        step = max(_NUMBERS // width, 1)
+        for stretch in stretches:
+            for start in range(stretch.start, stretch.stop, step):
+                yield slice(start, min(start + step, stretch.stop))
+
+    @cached_property
+    def looked_at(self) -> int:
+        """How many rows `pieces` gives."""
+        return sum(piece.stop - piece.start for piece in self.pieces())
+
+    @property
+    def of_rows(self) -> str:
+        """`of 1,000 rows`, or of how many of them."""
+        some = "" if self.looked_at == len(self.data) else " looked at"
+        return f"of {self.looked_at:,} rows{some}"
+
+    @cached_property
+    def observations(self) -> Columns:
+        """Facts about the observations."""
+        return _columns(self.data.observations, self.pieces(self.data.observation_size))
+
+    @cached_property
+    def next_observations(self) -> Columns:
+        """Facts about the next observations."""
+        return _columns(self.data.next_observations, self.pieces(self.data.observation_size))
+
+    @cached_property
+    def actions(self) -> Columns:
+        """Facts about the actions."""
+        return _columns(self.data.actions, self.pieces(self.data.action_size))
+
+    @cached_property
+    def rewards(self) -> Columns:
+        """Facts about all rewards, as of one column."""
+        return _columns(self.data.rewards[:, None], blocks(len(self.data)))
+
+    @cached_property
+    def returns(self) -> Array:
+        """The sum of rewards of each episode; a reward that is no number counts as 0."""
+        totals = np.zeros(len(self.ends))
+        for block in blocks(len(self.data)):
+            episode = np.searchsorted(self.ends, np.arange(block.start, block.stop))
+            rewards = np.nan_to_num(self.data.rewards[block].astype(np.float64), posinf=0.0, neginf=0.0)
+            totals[episode[0] : episode[-1] + 1] += np.bincount(episode - episode[0], weights=rewards)
+        return totals
+
+    def count(self, array: Array, condition: Callable[[Array], Array]) -> tuple[Array, list[int]]:
+        """How often each column meets a condition, and the first rows in which one does."""
+        total, rows = np.zeros(array.shape[1], np.int64), list[int]()
+        for piece in self.pieces(array.shape[1]):
+            met = condition(array[piece])
+            total += met.sum(axis=0)
+            first_rows(rows, met.any(axis=1), piece.start)
+        return total, rows
+
+
+def _columns(array: Array, pieces: Iterator[slice]) -> Columns:
+    width = array.shape[1]
+    bad, bad_rows = np.zeros(width, np.int64), list[int]()
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    # Sums of differences from the first row: sums of squares would lose columns with a large mean to rounding.
+    origin = np.nan_to_num(array[0].astype(np.float64), posinf=0.0, neginf=0.0)
+    count, total, squares = np.zeros(width), np.zeros(width), np.zeros(width)
+    for piece in pieces:
+        values = array[piece].astype(np.float64)
+        finite = np.isfinite(values)
+        where = True if finite.all() else finite
+        if where is not True:
+            bad += (~finite).sum(axis=0)
+            first_rows(bad_rows, ~finite.all(axis=1), piece.start)
+        low = np.minimum(low, values.min(axis=0, where=where, initial=np.inf))
+        high = np.maximum(high, values.max(axis=0, where=where, initial=-np.inf))
+        values -= origin
+        count += finite.sum(axis=0)
+        total += values.sum(axis=0, where=where)
+        squares += np.square(values, out=values).sum(axis=0, where=where)
+    mean = total / count
+    return Columns(bad, bad_rows, low, high, mean + origin, np.sqrt(np.maximum(squares / count - mean**2, 0.0)))
+
+
+def first_rows(rows: list[int], met: npt.ArrayLike, start: int) -> None:
+    """Add rows that meet a condition until there are enough to name."""
+    if len(rows) < _NAMED:
+        rows += [start + int(row) for row in np.flatnonzero(met)[: _NAMED - len(rows)]]
+
+
+def named(kind: str, numbers: Sequence[int] | Array, total: int | None = None) -> str:
+    """`column 3`, or `rows 1, 2, 3, 4, 5 and 95 more`."""
+    total = len(numbers) if total is None else total
+    shown = ", ".join(str(int(number)) for number in numbers[:_NAMED])
+    more = total - min(len(numbers), _NAMED)
+    return f"{kind}{'s' if total != 1 else ''} {shown}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def figure(number: float) -> str:
+    """A number with as many digits as a reader needs."""
+    return f"{number:,.0f}" if 1e3 <= abs(number) < 1e7 else f"{number:.4g}"
+
+
+def percent(share: float) -> str:
+    """`12 %`; shares near none or all with the digits that they need."""
+    return f"{100 * share:.0f} %" if 0.1 <= share <= 0.95 else f"{100 * share:.3g} %"

@@ -1,0 +1,192 @@
+"""One file of a table, CSV or Parquet, opened with pyarrow: its columns, their types, and its rows in blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mildly.data.formats.arrays import META, damaged, shortened
+from mildly.data.formats.csv_dialect import MISSING, Dialect, detect, is_numbers
+from mildly.errors import MildlyError
+
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+
+_CSV_BLOCK = 1 << 23  # bytes
+_PARQUET_BLOCK = 1 << 16  # rows
+_HEAD = 1 << 20  # bytes that tell how a text is written
+_TRUE = ["1", "1.0", "true", "True", "TRUE", "yes", "Yes", "t", "T"]
+_FALSE = ["0", "0.0", "false", "False", "FALSE", "no", "No", "f", "F"]
+_LINE = r"(?:Row #(?P<line>\d+): )?"
+_CELL = re.compile(
+    rf"column #(?P<column>\d+): {_LINE}CSV conversion error to \w+: invalid value '(?P<value>.*)'", re.DOTALL
+)
+_PARSE = re.compile(rf"CSV parse error: {_LINE}(?P<reason>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """What is known of a file before its rows are read."""
+
+    path: Path
+    names: tuple[str, ...]
+    numeric: frozenset[str]
+    """Columns of numbers, of true and false, or of lists of numbers."""
+    empty: frozenset[str]
+    """Columns without any value (in a text's first block)."""
+    boolean: frozenset[str]
+    dialect: Dialect | None
+    """Of a text; None for Parquet."""
+    description: str | None
+    """The one that our own files carry."""
+
+    def batches(self, numbers: Sequence[str], flags: Sequence[str], labels: Sequence[str]) -> Iterator[Any]:
+        """Record batches of some columns; labels may be anything that can be compared."""
+        wanted = list(dict.fromkeys([*numbers, *flags, *labels]))
+        with opened(self.path) as arrow:
+            if self.dialect is None:
+                with arrow.parquet.ParquetFile(self.path) as file:
+                    yield from file.iter_batches(batch_size=_PARQUET_BLOCK, columns=wanted)
+                return
+            kinds = {name: arrow.bool_() if name in self.boolean else arrow.float64() for name in numbers}
+            kinds |= dict.fromkeys(flags, arrow.bool_()) | dict.fromkeys(labels, arrow.binary())  # in any encoding
+            try:
+                with _text(arrow, self.path, self.dialect, kinds) as reader:
+                    yield from reader
+            except arrow.ArrowInvalid as error:
+                found = _CELL.search(str(error))
+                if found is None:
+                    raise
+                name = self.names[int(found["column"])]
+                line = f" in line {found['line']}" if found["line"] else ""
+                kind = "a number" if kinds[name] == arrow.float64() else "true or false (or 1 or 0)"
+                raise MildlyError(
+                    f"{self.path}: column '{name}' holds '{found['value'][:50]}'{line}, expected {kind}."
+                ) from error
+
+
+def open_table(path: Path) -> TableFile:
+    """Look at a file."""
+    with opened(path) as arrow:
+        dialect = None if is_parquet(path) else _dialect(arrow, path)
+        if dialect is None:
+            with arrow.parquet.ParquetFile(path) as file:
+                schema = file.schema_arrow
+        else:
+            with _text(arrow, path, dialect) as reader:
+                schema = reader.schema
+        if dialect is not None and is_numbers(schema.names):
+            raise MildlyError(
+                f"{path}: the first line holds numbers ({', '.join(schema.names[:3])}, ...), but it must name the "
+                "columns: put a line such as obs_0,obs_1,action,reward,episode before it."
+            )
+        described = (schema.metadata or {}).get(META.encode())
+        return TableFile(
+            path,
+            tuple(schema.names),
+            frozenset(field.name for field in schema if _is_number(arrow, field.type)),
+            frozenset(field.name for field in schema if arrow.types.is_null(field.type)),
+            frozenset(field.name for field in schema if arrow.types.is_boolean(field.type)),
+            dialect,
+            described.decode(errors="replace") if described else None,
+        )
+
+
+def package(path: Path) -> Any:
+    """pyarrow."""
+    try:
+        import pyarrow as arrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MildlyError(f"{path}: tables need pyarrow: pip install 'mildly[tables]'.") from error
+    return arrow
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ModuleType]:
+    """The pyarrow package; what it finds wrong with a file is told in the file's name."""
+    arrow = package(path)
+    try:
+        yield arrow
+    except FileNotFoundError as error:
+        raise MildlyError(f"{path}: no such file.") from error
+    except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
+        if is_parquet(path):
+            raise damaged(path, error) from error
+        raise _unreadable(path, error) from error
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise damaged(path, error) from error
+
+
+def _unreadable(path: Path, error: BaseException) -> MildlyError:
+    found = _PARSE.search(str(error))
+    reason = shortened(found["reason"] if found else str(error))
+    line = f"line {found['line']}: " if found and found["line"] else ""
+    return MildlyError(f"{path}: cannot be read as a table ({line}{reason}).")
+
+
+def _dialect(arrow: ModuleType, path: Path) -> Dialect:
+    with arrow.input_stream(path, compression=compression(path)) as file:
+        head = file.read(_HEAD)
+    return detect(head, whole=len(head) < _HEAD, usual=delimiter(path), where=str(path))
+
+
+@contextmanager
+def _text(arrow: ModuleType, path: Path, dialect: Dialect, kinds: dict[str, Any] | None = None) -> Iterator[Any]:
+    """A reader of a text's record batches: the columns in `kinds`, or all of them with types as they seem to be."""
+    reading = arrow.csv.ReadOptions(
+        block_size=_CSV_BLOCK,
+        encoding=dialect.encoding,
+        skip_rows=dialect.skip,
+        column_names=dialect.header,
+        use_threads=False,  # hardly slower, and it knows the line of an error
+    )
+    parsing = arrow.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
+    conversion = arrow.csv.ConvertOptions(decimal_point=dialect.decimal, null_values=MISSING, strings_can_be_null=True)
+    if kinds is not None:
+        conversion.column_types, conversion.include_columns = kinds, list(kinds)
+        conversion.true_values, conversion.false_values = _TRUE, _FALSE
+    options = {"read_options": reading, "parse_options": parsing, "convert_options": conversion}
+    with (
+        arrow.input_stream(path, compression=compression(path)) as file,
+        arrow.csv.open_csv(file, **options) as reader,
+    ):
+        yield reader
+
+
+def _is_number(arrow: ModuleType, kind: Any) -> bool:
+    types = arrow.types
+    if types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind):
+        kind = kind.value_type
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+def stem(path: Path) -> str:
+    """The file's name without its endings."""
+    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
+    return name.rsplit(".", 1)[0]
+
+
+def _ending(path: Path) -> str:
+    """What tells the kind of table: `.csv`, `.tsv`, `.parquet` or `.pq`; .gz and .tmp do not matter."""
+    return Path(path.name.lower().removesuffix(".tmp").removesuffix(".gz")).suffix
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the ending says so."""
+    return _ending(path) in (".parquet", ".pq")
+
+
+def compression(path: Path) -> str | None:
+    """As pyarrow calls it."""
+    return "gzip" if path.name.lower().removesuffix(".tmp").endswith(".gz") else None
+
+
+def delimiter(path: Path) -> str:
+    """The sign between columns that a text's ending promises."""
+    return "\t" if _ending(path) == ".tsv" else ","

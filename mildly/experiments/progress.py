@@ -1,0 +1,99 @@
+"""Where a sweep stands: one live table on a terminal, a line now and then elsewhere. Read from the run folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mildly.experiments.process import Task, last_line
+
+_LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0
+_ROWS = 24  # running jobs shown
+
+
+@dataclass
+class Counts:
+    """How many jobs there are of each kind; the rest wait."""
+
+    all: int
+    done: int = 0
+    failed: int = 0
+
+
+@dataclass
+class SweepProgress:
+    """Shows the running jobs: step, speed, last score, time left."""
+
+    counts: Counts
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def __post_init__(self) -> None:
+        self.shown = time.monotonic()
+        self.first: dict[str, tuple[float, int]] = {}
+        """When a job was first seen, and at which step."""
+        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+
+    def __enter__(self) -> SweepProgress:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.update("", refresh=True)
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def look(self, running: Iterable[Task]) -> None:
+        """Show the state, if the last look is long enough ago."""
+        if time.monotonic() - self.shown < (_LIVE_SECONDS if self.live else _PLAIN_SECONDS):
+            return
+        self.shown = time.monotonic()
+        tasks = list(running)
+        rows = [self._row(task) for task in tasks[:_ROWS]]
+        if self.live:
+            self.live.update(Group(Text(self._summary(len(tasks))), _table(rows)), refresh=True)
+        else:
+            told = "; ".join(f"{name} {', '.join(part for part in rest if part)}" for name, *rest in rows)
+            self.say(f"{self._summary(len(tasks))}: {told}")
+
+    def _summary(self, running: int) -> str:
+        counts = self.counts
+        waiting = counts.all - counts.done - counts.failed - running
+        failed = f", {counts.failed} failed" if counts.failed else ""
+        return f"{counts.done} of {counts.all} jobs done{failed}, {running} running, {waiting} waiting"
+
+    def _row(self, task: Task) -> tuple[str, str, str, str, str]:
+        """Name, step, speed, score, time left."""
+        folder = Path(task.folder)
+        step = int(last_line(folder / "metrics.jsonl").get("step", 0))
+        began, start = self.first.setdefault(task.name, (self.shown, step))
+        speed = max(0, step - start) / max(self.shown - began, 1e-9)
+        evaluation = last_line(folder / "evaluations.jsonl")
+        score, mean_return = evaluation.get("score"), evaluation.get("mean_return")
+        result = "" if mean_return is None else f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
+        left = f"{timedelta(seconds=round((task.steps - step) / speed))} left" if speed else ""
+        return task.name, f"{step}/{task.steps}", f"{speed:.1f} steps/s" if speed else "", result, left
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for i in range(5):
+        table.add_column(justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,123 @@
+"""The paper's figures, drawn from whatever runs exist so far (matplotlib, extra `plot`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mildly.errors import MildlyError
+from mildly.evaluation.results import Result
+from mildly.files import atomic_write
+from mildly.paper.exhibits import Exhibit
+from mildly.paper.tables import changes, is_stand_in, like_the_paper, official_name
+from mildly.report.curves import Curve, mean_curve
+from mildly.run import Run
+
+_VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_target": "target"}
+
+
+def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+    """Scores and values of the data's actions against lambda (above) and N (below), for each data set."""
+    usual = Counter(result.plan.config["num_actions"] for result in results if result.plan.algorithm == "mcq")
+    number = 10 if 10 in usual or not usual else usual.most_common(1)[0][0]
+    rows: list[tuple[str, Callable[[Result], bool]]] = [
+        ("lam", lambda result: result.plan.config["num_actions"] == number),
+        ("num_actions", lambda result: result.plan.config["lam"] == 0.95),
+    ]
+    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    if not datasets:
+        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+    figure, axes = _axes(len(rows), 2 * len(datasets))
+    for row, (parameter, belongs) in enumerate(rows):
+        for i, name in enumerate(datasets):
+            groups: dict[Any, list[Result]] = {}
+            for result in _on(name, exhibit, results):
+                if belongs(result):
+                    groups.setdefault(result.plan.config[parameter], []).append(result)
+            score, value = axes[row][2 * i], axes[row][2 * i + 1]
+            for setting in sorted(groups, key=lambda value: (isinstance(value, str), value)):  # "auto" last
+                label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
+                alike = like_the_paper(groups[setting])
+                _draw(score, _curve(alike, _scores), label)
+                _draw(value, _curve(alike, _metric("q_data")), label)
+            title = _title(name, like_the_paper(_on(name, exhibit, results)))
+            score.set_title(f"score, {title}", fontsize=9, loc="left")
+            value.set_title(f"Q of the data's actions, {title}", fontsize=9, loc="left")
+            if groups:
+                score.legend(fontsize=7, frameon=False)
+    return _save(figure, path)
+
+
+def value_estimates(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+    """Value estimates against time, a panel for each data set."""
+    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    if not datasets:
+        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+    figure, axes = _axes(1, len(datasets))
+    for axis, name in zip(axes[0], datasets, strict=True):
+        alike = like_the_paper(_on(name, exhibit, results))
+        for metric, words in _VALUES.items():
+            _draw(axis, _curve(alike, _metric(metric)), f"Q {words}")
+        changed = "".join(f", {change}" for change in changes(alike[0].plan))
+        axis.set_title(_title(name, alike) + changed, fontsize=9, loc="left")
+    axes[0][0].legend(fontsize=7, frameon=False)
+    return _save(figure, path)
+
+
+def _title(name: str, results: Sequence[Result]) -> str:
+    return f"{name} (re-collected)" if any(map(is_stand_in, results)) else name
+
+
+def _on(name: str, exhibit: Exhibit, results: Sequence[Result]) -> list[Result]:
+    """MCQ's runs on a data set, or on what stands in for it."""
+    known = exhibit.datasets
+    return [r for r in results if r.plan.algorithm == "mcq" and official_name(r.plan.data.name, known) == name]
+
+
+def _scores(result: Result) -> dict[int, float]:
+    return {line["step"]: line["score"] for line in result.evaluations if line["score"] is not None}
+
+
+def _metric(name: str) -> Callable[[Result], dict[int, float]]:
+    return lambda result: {line["step"]: line[name] for line in Run(result.path).metrics() if name in line}
+
+
+def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float]]) -> Curve | None:
+    """Mean and deviation over runs, as far as all of them have come."""
+    lines = [found for result in results if (found := values(result))]
+    curve = mean_curve([(np.array(list(line)), np.array(list(line.values()))) for line in lines])
+    return None if curve is None else curve.at(curve.runs == len(lines))
+
+
+def _axes(rows: int, columns: int) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MildlyError("figures need matplotlib: pip install 'mildly[plot]'.") from error
+    figure = Figure(figsize=(3.6 * columns, 2.7 * rows), layout="constrained", dpi=150)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+        axis.set_xlabel("gradient steps", fontsize=8)
+        axis.tick_params(labelsize=7)
+    return figure, axes
+
+
+def _draw(axis: Any, curve: Curve | None, label: str) -> None:
+    if curve is None:
+        return
+    (line,) = axis.plot(curve.steps, curve.mean, linewidth=1.3, label=label)
+    band = curve.mean - curve.std, curve.mean + curve.std
+    axis.fill_between(curve.steps, *band, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as unfinished:
+        figure.savefig(unfinished, format=path.suffix.removeprefix(".") or "png")
+    return path

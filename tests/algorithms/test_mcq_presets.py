@@ -1,0 +1,239 @@
+"""The configuration of both forms of MCQ: ranges, the paper's defaults, and what presets do by data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+import torch
+from conftest import ACTIONS, OBSERVATIONS, make_batch, tiny, weights
+
+from mildly.algorithms.base import make_config
+from mildly.algorithms.mcq import MCQ
+from mildly.algorithms.mcq_td3 import MCQTD3
+from mildly.algorithms.mild import MildConfig
+from mildly.algorithms.td3 import TD3
+from mildly.errors import MildlyError
+
+
+@pytest.mark.parametrize("lam", [0.0, -0.1, 1.01, math.nan])
+def test_lam_outside_its_range_is_an_error_that_names_it(lam):
+    with pytest.raises(MildlyError, match=r"^lam must be in \(0, 1\]"):
+        MCQ.Config(lam=lam)
+
+
+@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_actions": 0},
+        {"ood_actions": 0},
+        {"ood_weight": 0.0},
+        {"delta": -1.0},
+        {"delta_scale": -0.1},
+        {"kl_weight": -1.0},
+        {"behavior": "oracle"},
+        {"behavior_hidden": (0,)},
+        {"behavior_lr": 0.0},
+        {"behavior_steps": 0},
+        {"refresh_every": 0},
+        {"cache_megabytes": 0.0},
+        {"latent_size": 0},
+        {"latent_clip": 0.0},
+        {"encoder_log_std_min": 15.0},
+        {"pseudo_reduction": "max"},
+        {"pseudo_critics": "both"},
+        {"ood_distance_min": -0.1},
+        {"gamma": 1.0},
+        {"return_mix": 1.1},
+        {"cloning_steps": -1},
+        {"cloning_weight": -0.1},
+    ],
+    ids=str,
+)
+def test_a_field_out_of_range_is_an_error_that_names_it(kind, fields):
+    (name,) = fields
+    with pytest.raises(MildlyError, match=rf"^{name} must be .*, got {re.escape(str(fields[name]))}\.$"):
+        kind.Config(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cache_actions": True}, "behavior_steps must be given where actions are kept"),
+        ({"ood_distance_min": 0.1, "ood_actions": 11}, "ood_actions must be at most num_actions with a mask, got 11"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_told(fields, message):
+    with pytest.raises(MildlyError, match=f"^{message}"):
+        MCQ.Config(**fields)
+
+
+def test_the_config_reaches_the_behavior_model():
+    mcq = tiny("mcq", latent_size=3, latent_clip=None, encoder_log_std_min=-1.0, encoder_log_std_max=1.0)
+    assert (mcq.behavior.latent_size, mcq.behavior.latent_clip) == (3, None)
+    assert mcq.behavior.log_std_range == (-1.0, 1.0)
+
+
+def test_the_defaults_are_the_papers():
+    c = MCQ.Config()
+    assert (c.hidden, c.batch_size, c.num_actions) == ((400, 400), 256, 10)
+    assert (c.actor_lr, c.critic_lr, c.alpha_lr) == (3e-4, 3e-4, 3e-4)
+    mcq = MCQ(c, OBSERVATIONS, ACTIONS)
+    assert [len(layer.bias) for layer in mcq.behavior.decoder[::2]] == [750, 750, ACTIONS]
+    assert mcq.behavior_optimizer.param_groups[0]["lr"] == 1e-3
+    assert (c.gamma, c.tau, c.log_std_min, c.log_std_max) == (0.99, 5e-3, -20.0, 2.0)
+    assert (c.delta, c.one_sided, c.ood_distance_min, c.pseudo_floor) == (0.0, False, None, None)
+    assert (c.pseudo_reduction, c.independent_samples, c.normalize_observations) == ("min", False, False)
+    assert (c.latent_size, c.latent_clip, c.encoder_log_std_min, c.encoder_log_std_max) == (None, 0.5, -4.0, 15.0)
+
+
+LAM = {
+    "halfcheetah-random-v2": 0.95,
+    "halfcheetah-medium-v2": 0.95,
+    "halfcheetah-medium-replay-v2": 0.95,
+    "halfcheetah-medium-expert-v2": 0.7,
+    "halfcheetah-expert-v2": 0.5,
+    "hopper-random-v2": 0.6,
+    "hopper-medium-v2": 0.7,
+    "hopper-medium-replay-v2": 0.9,
+    "hopper-medium-expert-v2": 0.5,
+    "hopper-expert-v2": 0.5,
+    "walker2d-random-v2": 0.8,
+    "walker2d-medium-v2": 0.9,
+    "walker2d-medium-replay-v2": 0.9,
+    "walker2d-medium-expert-v2": 0.8,
+    "walker2d-expert-v2": 0.3,
+    "maze2d-umaze-v1": 0.7,
+    "maze2d-umaze-dense-v1": 0.95,
+    "maze2d-medium-v1": 0.9,
+    "maze2d-medium-dense-v1": 0.9,
+    "pen-human-v0": 0.3,
+    "door-human-v0": 0.7,
+    "relocate-human-v0": 0.3,
+    "hammer-human-v0": 0.7,
+    "pen-cloned-v0": 0.9,
+    "door-cloned-v0": 0.3,
+    "relocate-cloned-v0": 0.3,
+    "hammer-cloned-v0": 0.5,
+}
+STRICT = {  # the five sets with delta, one side and a mask in the authors' code
+    "hopper-medium-v2",
+    "hopper-medium-expert-v2",
+    "hopper-expert-v2",
+    "halfcheetah-medium-expert-v2",
+    "halfcheetah-expert-v2",
+}
+
+
+def test_lam_of_every_data_set_is_the_papers():
+    assert len(LAM) == 27
+    for name, lam in LAM.items():
+        assert MCQ.for_dataset(name, "paper") == {"lam": lam}
+        assert make_config(MCQ, "paper", name, {}) == MCQ.Config(lam=lam)
+
+
+def test_a_recollected_set_has_the_hyperparameters_of_its_original():
+    for preset in ("paper", "official"):
+        for name in LAM:
+            assert MCQ.for_dataset(f"{name}-recollected", preset) == MCQ.for_dataset(name, preset)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "mine", "pendulum-mixed", "hopper", "hopper-medium-very-noisy", "my-hopper-medium"]
+)
+def test_an_unknown_set_has_no_hyperparameters_of_its_own(name):
+    assert MCQ.for_dataset(name, "paper") == {}
+    assert MCQ.for_dataset(name, "official") == {}
+
+
+def test_a_field_the_user_gives_wins_over_the_data_sets():
+    config = make_config(MCQ, "official", "hopper-medium-v2", {"lam": 0.55, "one_sided": False})
+    assert (config.lam, config.one_sided, config.delta) == (0.55, False, 5.0)
+
+
+def test_the_official_preset_is_what_the_authors_code_does_on_every_set():
+    for name, lam in LAM.items():
+        config = make_config(MCQ, "official", name, {})
+        expected = {
+            "lam": lam,
+            "hidden": (400, 400, 400),
+            "log_std_min": -5.0,
+            "log_std_max": 2.0,
+            "latent_clip": 0.5,
+            "encoder_log_std_min": -4.0,
+            "encoder_log_std_max": 15.0,
+            "pseudo_floor": 0.0,
+            "independent_samples": True,
+            "delta": 5.0 if name in STRICT else 0.0,
+            "one_sided": name in STRICT or name.startswith("maze2d"),
+            "ood_distance_min": 0.1 if name in STRICT else None,
+            "alpha_first": True,
+            "normalize_observations": False,
+        }
+        assert {field: getattr(config, field) for field in expected} == expected, name
+        assert config == MCQ.Config(**expected), name
+
+
+@pytest.mark.parametrize("dataset", ["hopper-medium-v2", "maze2d-umaze-v1", "pen-human-v0"])
+def test_a_step_of_the_official_preset_runs(dataset):
+    config = make_config(MCQ, "official", dataset, {"batch_size": 4})
+    mcq = MCQ(config, OBSERVATIONS, ACTIONS, seed=0)
+    assert [w.shape for w in mcq.critics.weights] == [(2, 5, 400), (2, 400, 400), (2, 400, 400), (2, 400, 1)]
+    assert sum(isinstance(layer, torch.nn.Linear) for layer in mcq.pi.net) == 4
+    before = weights(mcq.pi, mcq.critics, mcq.behavior)
+    metrics = mcq.update(make_batch(4))
+    assert all(torch.isfinite(value) for value in metrics.values())
+    assert metrics["pseudo_target"] >= 0
+    assert not any(torch.equal(a, b) for a, b in zip(before, weights(mcq.pi, mcq.critics, mcq.behavior), strict=True))
+
+
+# Deterministic MCQ
+
+
+def test_lam_of_deterministic_mcq_is_mcqs_but_on_one_set():
+    for name, lam in (LAM | {"hopper-medium-expert-v2": 0.4}).items():
+        for preset in MCQTD3.PRESETS:
+            assert make_config(MCQTD3, preset, name, {}) == MCQTD3.Config(**{"lam": lam, **MCQTD3.PRESETS[preset]})
+    assert MCQTD3.for_dataset("hopper-medium-expert-recollected", "paper") == {"lam": 0.4}
+    assert MCQTD3.for_dataset("some set of mine", "paper") == {}
+    assert make_config(MCQTD3, "paper", "hopper-medium-expert-v2", {"lam": 0.8}).lam == 0.8
+
+
+def test_what_the_authors_code_does_on_some_sets_besides_does_not_reach_deterministic_mcq():
+    for name in LAM:
+        assert MCQTD3.for_dataset(name, "official").keys() == {"lam"}
+
+
+def test_the_papers_deterministic_mcq_has_mcqs_sizes_and_rates_and_neither_noise_nor_delay():
+    c = make_config(MCQTD3, "paper", "", {})
+    assert (c.policy_noise, c.policy_delay) == (0.0, 1)
+    for field in dataclasses.fields(MildConfig):
+        assert getattr(c, field.name) == getattr(MCQ.Config(), field.name), field.name
+
+
+def test_noise_and_delay_of_td3_come_back_when_asked_for():
+    own = {"policy_noise": 0.2, "policy_delay": 2, "hidden": (256, 256)}
+    c = make_config(MCQTD3, "paper", "", own)
+    for field in dataclasses.fields(TD3.Config):
+        assert getattr(c, field.name) == getattr(TD3.Config(), field.name), field.name
+
+
+@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+def test_the_fast_preset_is_the_papers_but_for_what_makes_it_fast(kind):
+    changed = {"ood_actions", "behavior_steps", "cache_actions", "level_start"}
+    paper, fast = (
+        dataclasses.asdict(make_config(kind, preset, "hopper-medium-v2", {})) for preset in ("paper", "fast")
+    )
+    assert {name for name in paper if paper[name] != fast[name]} == changed
+    assert fast["ood_actions"] == 1
+
+
+@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+def test_a_preset_with_a_lam_of_its_own_keeps_it_on_every_set(kind):
+    for name in LAM:
+        assert make_config(kind, "robust", name, {}) == kind.Config(**kind.PRESETS["robust"])
+        assert make_config(kind, "robust", name, {"lam": 0.6}).lam == 0.6
+    assert kind.PRESETS["robust"]["lam"] == "auto"

@@ -1,0 +1,91 @@
+import json
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from mildly.bench import Candidate, bench, measure
+from mildly.cli import main
+
+KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "speed"}
+KEYS |= {"peak_memory_mb"}
+SMALL = {"hidden": (32, 32), "behavior_hidden": (32, 32), "batch_size": 16}
+
+
+def linear(rows: int, *sizes: int) -> float:
+    """Floating-point operations of a forward pass."""
+    return sum(2 * rows * i * o for i, o in pairwise(sizes))
+
+
+def test_operations_of_behavior_cloning_are_those_counted_by_hand():
+    row = bench("bc", hidden=(32, 32), batch_size=16, repeats=1)
+    forward = linear(16, 17, 32, 32, 12)
+    weights_gradient, inputs_gradient = forward, forward - linear(16, 17, 32)
+    assert row.gflop * 1e9 == pytest.approx(forward + weights_gradient + inputs_gradient)
+
+
+def test_the_largest_product_of_a_paper_step_is_the_decoder_of_the_behavior_actions():
+    row = bench("mcq", repeats=1, batch_size=8)
+    assert row.largest_product == "160x750x750"
+
+
+def test_the_numbers_of_a_row_fit_together():
+    row = bench("mcq", repeats=3, **SMALL)
+    assert 0 < row.ms_best <= row.ms_median
+    assert row.gflops == pytest.approx(row.gflop / row.ms_median * 1e3)
+    assert row.ratio == pytest.approx(row.gflops / row.machine_gflops)
+    assert 50 < row.peak_memory_mb < 5000
+    assert row.speed == 1
+
+
+def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
+    presets = [("mcq", "fast"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
+    candidates = [Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}) for name, preset in presets]
+    fast, paper, sac, small = measure(candidates, 2)
+    assert fast.speed == pytest.approx(paper.ms_median / fast.ms_median)
+    assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
+    assert (paper.speed, sac.speed) == (1, 1)
+
+
+def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
+    """In the preset `fast` neither the start from the data nor the behavior model's training is timed."""
+    learner = Candidate("mcq", "fast", 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}).learner
+    assert learner.updates > learner.config.behavior_steps
+    assert learner.cache.edition == 0
+    assert "behavior_optimizer.0.step" not in learner.state_dict()
+
+
+def test_the_command_prints_json_rows_for_three_presets(capsys):
+    threads = torch.get_num_threads()
+    try:
+        assert main(["bench", "--json", "--repeats", "1", "--batch-size", "4", "--num-actions", "2"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["algorithm"], row["preset"]) for row in rows] == [
+        ("mcq", preset) for preset in ("paper", "official", "fast")
+    ]
+    for row in rows:
+        assert set(row) >= KEYS
+        assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (["--algorithm", "mqc"], "mqc"),
+        (["--preset", "papr"], "papr"),
+        (["--repeats", "0"], "repeats"),
+        (["--device", "nonsense"], "nonsense"),
+    ],
+)
+def test_bad_options_are_named(flags, names, capsys):
+    assert main(["bench", *flags]) == 2
+    assert names in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_paper_step_reaches_at_least_seven_tenths_of_the_machine():
+    torch.set_num_threads(2)
+    assert max(bench("mcq", "paper", repeats=15).ratio for _ in range(3)) >= 0.7
