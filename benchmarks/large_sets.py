@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 from mildly.algorithms import ALGORITHMS
-from mildly.algorithms.base import make_config
+from mildly.algorithms.config import make_config
+from mildly.data.batches import Transitions
 from mildly.data.dataset import FIELDS, Dataset, Meta
-from mildly.data.replay import Replay
 from mildly.data.writer import Writer
 from mildly.run import versions
 
@@ -71,17 +71,17 @@ def measure(folder: Path, num_actions: int, rounds: int, steps: int) -> dict[str
     learner = kind(make_config(kind, "paper", "", {"num_actions": num_actions}), OBSERVATIONS, ACTIONS, seed=0)
     large, device = Dataset.load(folder), torch.device("cpu")
     held = {name: np.array(getattr(large, name)[:IN_MEMORY]) for name in FIELDS}
-    replays = {
-        "memory": Replay.of(Dataset.adopt(held, Meta("held"), "held"), device),
-        "mapped": Replay.of(large, device),
+    samplers = {
+        "memory": Transitions(Dataset.adopt(held, Meta("held"), "held"), 256, device),
+        "mapped": Transitions(large, 256, device),
     }
-    samplers = {name: torch.Generator().manual_seed(0) for name in replays}
-    seconds: dict[str, list[float]] = {name: [] for name in replays}
+    generators = {name: torch.Generator().manual_seed(0) for name in samplers}
+    seconds: dict[str, list[float]] = {name: [] for name in samplers}
     for _ in range(2 * rounds):
-        for name, replay in replays.items():
+        for name, sampler in samplers.items():
             began = time.perf_counter()
             for _ in range(steps):
-                learner.update(replay.sample(256, samplers[name]))
+                learner.update(sampler.sample(generators[name]))
             seconds[name].append((time.perf_counter() - began) / steps)
     return {name: values[rounds:] for name, values in seconds.items()}
 

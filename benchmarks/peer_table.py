@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mildly.algorithms import ALGORITHMS
-from mildly.algorithms.base import Algorithm, make_config
+from mildly.algorithms.base import Algorithm
+from mildly.algorithms.config import make_config
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
 
@@ -38,7 +39,7 @@ class Peer:
 _ANY: Names = {"batch_size": ("batch_size",), "normalize_observations": ("observation_scaler",)}
 _CRITICS: Names = {
     **_ANY,
-    "hidden": ("actor_encoder_factory", "critic_encoder_factory"),
+    "hidden_dims": ("actor_encoder_factory", "critic_encoder_factory"),
     "gamma": ("gamma",),
     "tau": ("tau",),
     "actor_lr": ("actor_learning_rate",),
@@ -47,13 +48,13 @@ _CRITICS: Names = {
 _SOFT: Names = {**_CRITICS, "alpha_lr": ("temp_learning_rate",), "initial_alpha": ("initial_temperature",)}
 _PLAIN = {
     "layer_norm": False,
-    "level_start": False,
-    "return_mix": 0.0,
-    "cloning_steps": 0,
-    "cloning_weight": 0.0,
-    "policy_ema": None,
+    "extras.level_start": False,
+    "extras.return_mix": 0.0,
+    "extras.bc_warmup_steps": 0,
+    "extras.policy_ema": None,
 }
-_SOFT_HELD = {**_PLAIN, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
+_UNANCHORED = {**_PLAIN, "extras.bc_weight": 0.0}
+_SOFT_HELD = {**_UNANCHORED, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
 _TEMPERATURE = (
     "temperature: theirs moves between the steps of critics and actor, ours before both; the slope of its loss is in "
     "alpha there and in log alpha here"
@@ -63,7 +64,7 @@ _SQUASH = "log-density of tanh: ours adds 1e-6 to 1 - tanh^2, as MCQ's code does
 PEERS: dict[str, Peer] = {
     "bc": Peer(
         config="BCConfig",
-        same={**_ANY, "hidden": ("encoder_factory",), "actor_lr": ("learning_rate",)},
+        same={**_ANY, "hidden_dims": ("encoder_factory",), "actor_lr": ("learning_rate",)},
         held={"objective": "mse", "best_episodes": None},  # their stochastic policy fits a draw, not a likelihood
         idle=("log_std_min", "log_std_max"),
         fixed={"policy_type": "deterministic"},
@@ -86,7 +87,7 @@ PEERS: dict[str, Peer] = {
             "policy_delay": ("update_actor_interval",),
             "alpha": ("alpha",),
         },
-        held=_PLAIN,
+        held=_UNANCHORED,
         fixed={"n_critics": 2},
         differences=("with a delay of 2 their actor moves in the 1st, 3rd, ... step, ours in the 2nd, 4th, ...",),
     ),
@@ -115,7 +116,7 @@ PEERS: dict[str, Peer] = {
         config="IQLConfig",
         same={
             **_CRITICS,
-            "hidden": ("actor_encoder_factory", "critic_encoder_factory", "value_encoder_factory"),
+            "hidden_dims": ("actor_encoder_factory", "critic_encoder_factory", "value_encoder_factory"),
             "value_lr": ("critic_learning_rate",),
             "beta": ("weight_temp",),
             "expectile": ("expectile",),
@@ -135,8 +136,8 @@ PEERS: dict[str, Peer] = {
         config="AWACConfig",
         same={
             **_CRITICS,
-            "hidden": ("critic_encoder_factory",),
-            "actor_hidden": ("actor_encoder_factory",),
+            "hidden_dims": ("critic_encoder_factory",),
+            "actor_hidden_dims": ("actor_encoder_factory",),
             "beta": ("lam",),
         },
         held={

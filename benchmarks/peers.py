@@ -6,7 +6,7 @@ r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters,
 
 For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
-processor's time. In it we do what our training loop does (`Replay.sample` and `update`), and d3rlpy what its `fit` does
+processor's time. In it we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
 (`sample_transition_batch` of its own buffer and `update`), both without logging; with `--fit` it is their public `fit`,
 its logging included and its files left out. Then both policies act deterministically in episodes of equal seeds.
 
@@ -36,10 +36,9 @@ from peer_table import PEERS, our_algorithm, our_config, their_arguments
 
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.registry import load_dataset
-from mildly.data.replay import Replay
-from mildly.environments import stored_bounds
+from mildly.environments import stored_action_space
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import Actor, rollout
+from mildly.evaluation.rollout import Acts, rollout
 from mildly.files import atomic_write
 from mildly.run import versions
 
@@ -53,16 +52,14 @@ class Ours:
 
     def __init__(self, name: str, config: Any, data: Dataset, seed: int) -> None:
         self.learner = our_algorithm(name)(config, data.observation_size, data.action_size, seed=seed)
-        chosen = self.learner.select(data)
-        self.learner.prepare(chosen)
-        self.replay = Replay.of(chosen, self.learner.device, self.learner.scaling)
-        self.sampler = self.learner.random_stream(seed, "batches")
+        self.batches = self.learner.batches(data)
+        self.generator = self.learner.random_stream(seed, "batches")
 
     def steps(self, count: int) -> dict[str, float]:
         """Gradient steps, timed."""
         wall, processor = time.perf_counter(), time.process_time()
         for _ in range(count):
-            self.learner.update(self.replay.sample(self.learner.config.batch_size, self.sampler))
+            self.learner.step(self.batches.sample(self.generator))
         return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
 
 
@@ -127,10 +124,8 @@ class TheirPolicy:
     def act(self, observations: Array) -> Array:
         """Deterministic actions."""
         actions = np.asarray(self.theirs.ask("act", observations=observations.tolist())["actions"], np.float32)
-        low, high = (
-            None if x is None else np.asarray(x, np.float32) for x in (self.meta.action_low, self.meta.action_high)
-        )
-        return actions if low is None or high is None else np.clip(low + (actions + 1) * (high - low) / 2, low, high)
+        space = self.meta.action_space
+        return actions if space is None else space.clip(space.from_unit(actions))
 
 
 def open_data(source: str) -> Dataset:
@@ -138,10 +133,10 @@ def open_data(source: str) -> Dataset:
     data = load_dataset(source)
     if data.meta.env_id is None:
         raise MildlyError(f"'{data.meta.name}' names no environment to compare policies in.")
-    if data.meta.action_low is not None:
+    if data.meta.action_space is not None:
         return data
-    low, high = stored_bounds(data.meta.env_id)
-    return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_low=low, action_high=high))
+    space = stored_action_space(data.meta.env_id)
+    return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_space=space))
 
 
 def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +150,7 @@ def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.
         for side in ("ours", "theirs") if i % 2 == 0 else ("theirs", "ours"):  # neither is always the first
             taken = ours.steps(count) if side == "ours" else theirs.ask("steps", count=count, fit=args.fit)
             rounds[side].append({"steps": count, **{key: round(value, 5) for key, value in taken.items()}})
-    policies: dict[str, Actor] = {"ours": ours.learner.policy(data.meta), "theirs": TheirPolicy(theirs, data.meta)}
+    policies: dict[str, Acts] = {"ours": ours.learner.policy(data.meta), "theirs": TheirPolicy(theirs, data.meta)}
     sides: dict[str, Any] = {}
     for side, policy in policies.items():
         result = rollout(policy, data.meta, episodes=args.episodes, seed=seed)

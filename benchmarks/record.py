@@ -42,7 +42,7 @@ def record(run: Run, lines: int = _LINES) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Parse, record, print a line a run."""
+    """Parse, record, print a line per run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file to write")

@@ -4,7 +4,7 @@ Usage:
 
     python benchmarks/study.py runs/lambda --of lam --picture docs/images/lambda.png -o benchmarks/results/lambda.json
 
-A setting is a folder's name in the sweep (`lam=0.3`, or a variant's name), the algorithm, or both where both differ.
+A setting is the variant of the sweep (`lam=0.3`, or a name), the algorithm, or both where both differ.
 The picture shows final scores against the hyperparameter of `--of`, without one scores against steps, or with `--final`
 the final score of every run, the mean of its last ten evaluations. The record holds every episode's return.
 """
@@ -12,7 +12,6 @@ the final score of every run, the mean of its last ten evaluations. The record h
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 from record import record, write
 
-from mildly.evaluation.results import Result, load_results, spread
-from mildly.experiments.spec import setting_of
+from mildly.data.tasks import base_name
+from mildly.evaluation.results import Result, load_results, std_over_seeds
 from mildly.run import Run
 
 Groups = dict[str, dict[str, list[Result]]]
@@ -35,8 +34,8 @@ def grouped(results: Sequence[Result]) -> Groups:
     several = len({result.plan.algorithm for result in results}) > 1
     for result in results:
         if result.evaluations:
-            algorithm, setting = result.plan.algorithm, setting_of(result.path, result.plan)
-            label = algorithm if not setting else f"{algorithm}, {setting}" if several else setting
+            algorithm, variant = result.plan.algorithm, result.plan.variant
+            label = algorithm if not variant else f"{algorithm}, {variant}" if several else variant
             groups.setdefault(label, {}).setdefault(result.plan.data.name, []).append(result)
     return groups
 
@@ -63,21 +62,21 @@ def _mean(results: Sequence[Result]) -> float:
 def _cell(results: Sequence[Result], best: float) -> str:
     if not results:
         return "-"
-    deviation = spread([result.score for result in results if result.score is not None])
+    deviation = std_over_seeds([result.score for result in results if result.score is not None])
     text = f"{_mean(results):.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
     return f"**{text}**" if _mean(results) == best else text
 
 
-_COLOURS = ("#2a6f97", "#e09f3e", "#6a994e", "#7b2d8b", "#d1495b", "#577590")
+_COLORS = ("#2a6f97", "#e09f3e", "#6a994e", "#7b2d8b", "#d1495b", "#577590")
 
 
 def curves(groups: Groups, field: str, name: str) -> dict[str, dict[Any, list[Result]]]:
-    """A data set's runs by what else their settings say, then by the field's value."""
+    """A data set's runs by the rest of their setting, then by the field's value."""
     found: dict[str, dict[Any, list[Result]]] = {}
     for setting, row in groups.items():
         label = ",".join(part for part in setting.split(",") if not part.startswith(f"{field}="))
         if name in row:
-            found.setdefault(label, {})[row[name][0].plan.config[field]] = row[name]
+            found.setdefault(label, {})[row[name][0].plan.flat_config[field]] = row[name]
     return found
 
 
@@ -90,7 +89,7 @@ def draw(groups: Groups, field: str, path: Path) -> None:
     axes = figure.subplots(2, len(datasets), squeeze=False)
     for column, name in enumerate(datasets):
         for axis, measure in zip(axes[:, column], (_scores, _values), strict=True):
-            for color, (label, by_value) in zip(_COLOURS, curves(groups, field, name).items(), strict=False):
+            for color, (label, by_value) in zip(_COLORS, curves(groups, field, name).items(), strict=False):
                 numbers = sorted(value for value in by_value if not isinstance(value, str))
                 means, deviations = zip(*(measure(by_value[value]) for value in numbers), strict=True)
                 axis.errorbar(range(len(numbers)), means, deviations, marker="o", capsize=3, color=color, label=label)
@@ -101,7 +100,7 @@ def draw(groups: Groups, field: str, path: Path) -> None:
                     axis.axhspan(mean - deviation, mean + deviation, color="#d1495b", alpha=0.12)
             if axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize=7, frameon=False)
-            _dress(axis, name if axis is axes[0, column] else "")
+            _style(axis, name if axis is axes[0, column] else "")
         axes[1, column].set_xlabel({"lam": "λ", "num_actions": "N"}.get(field, field), fontsize=9)
     axes[0, 0].set_ylabel("final score", fontsize=9)
     axes[1, 0].set_ylabel("Q of the data's actions", fontsize=9)
@@ -109,26 +108,26 @@ def draw(groups: Groups, field: str, path: Path) -> None:
 
 
 def draw_learning(groups: Groups, path: Path) -> None:
-    """The score on the way, one panel a data set, one line a setting: the mean over seeds."""
+    """The score on the way, a panel per data set, a line per setting: the mean over seeds."""
     from matplotlib.figure import Figure
 
     datasets = _datasets(groups)
     figure = Figure(figsize=(2.9 * len(datasets), 2.6), layout="constrained", dpi=110)
     for axis, name in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
-        for color, (setting, row) in zip(_COLOURS, groups.items(), strict=False):
+        for color, (setting, row) in zip(_COLORS, groups.items(), strict=False):
             lines = [result.evaluations for result in row.get(name, [])]
             steps = [line["step"] for line in min(lines, key=len, default=[])]
             scores = [[line["score"] for line in own[: len(steps)]] for own in lines]
             axis.plot(np.array(steps) / 1000, np.mean(scores, axis=0), color=color, label=setting)
         axis.set_xlabel("thousand steps", fontsize=8)
-        _dress(axis, name)
+        _style(axis, name)
     figure.axes[0].set_ylabel("score", fontsize=9)
     figure.axes[0].legend(fontsize=8, frameon=False)
     figure.savefig(path)
 
 
 def draw_final(groups: Groups, path: Path) -> None:
-    """A panel a data set, a line a setting: a dot for every run's final score, a bar for their mean."""
+    """A panel per data set, a row per setting: a dot for every run's final score, a bar for their mean."""
     from matplotlib.figure import Figure
 
     datasets, settings = _datasets(groups), list(groups)[::-1]
@@ -137,11 +136,11 @@ def draw_final(groups: Groups, path: Path) -> None:
         for place, setting in enumerate(settings):
             results = groups[setting].get(name, [])
             scores = [result.score for result in results if result.score is not None]
-            axis.barh(place, statistics.mean(scores) if scores else 0.0, color=_COLOURS[0], alpha=0.35)
-            axis.scatter(scores, [place] * len(scores), s=12, color=_COLOURS[0], zorder=3)
+            axis.barh(place, statistics.mean(scores) if scores else 0.0, color=_COLORS[0], alpha=0.35)
+            axis.scatter(scores, [place] * len(scores), s=12, color=_COLORS[0], zorder=3)
         axis.set_yticks(range(len(settings)), settings, fontsize=8)
         axis.set_xlabel("final score", fontsize=8)
-        _dress(axis, name)
+        _style(axis, name)
     figure.savefig(path)
 
 
@@ -149,21 +148,21 @@ def _datasets(groups: Groups) -> list[str]:
     return list(dict.fromkeys(name for row in groups.values() for name in row))
 
 
-def _dress(axis: Any, name: str) -> None:
+def _style(axis: Any, name: str) -> None:
     """A light grid, no frame, and the data set's name above."""
-    axis.set_title(re.sub("-(re)?collected$", "", name), fontsize=9, loc="left")
+    axis.set_title(base_name(name), fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
 
 
 def _scores(results: Sequence[Result]) -> tuple[float, float]:
     scores = [result.score for result in results if result.score is not None]
-    return statistics.mean(scores), spread(scores) or 0.0
+    return statistics.mean(scores), std_over_seeds(scores) or 0.0
 
 
 def _values(results: Sequence[Result]) -> tuple[float, float]:
     values = [float(np.mean([line["q_data"] for line in Run(r.path).metrics()[-5:]])) for r in results]
-    return statistics.mean(values), spread(values) or 0.0
+    return statistics.mean(values), std_over_seeds(values) or 0.0
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 import mildly
 from mildly import mcb
 from mildly.behavior.cvae import CVAE
-from mildly.environments import stored_bounds
 from mildly.evaluation.rollout import rollout
 
 
@@ -40,7 +39,7 @@ class MyCritic(nn.Module):
         return values
 
     def many(self, states: Tensor, actions: Tensor) -> Tensor:
-        """What the MCB functions ask for: n actions a state, (S, n, a), to (1, S, n), there being one critic."""
+        """What the MCB functions ask for: n actions per state, (S, n, a), to (1, S, n), there being one critic."""
         values: Tensor = self(states.unsqueeze(1).expand(-1, actions.shape[1], -1), actions)
         return values.unsqueeze(0)
 
@@ -53,16 +52,16 @@ def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 
 class MyPolicy:
-    """What `rollout` needs of a policy: observations to actions in the environment's units, which end at +-bound."""
+    """What `rollout` needs of a policy: observations to actions in the environment's units."""
 
-    def __init__(self, actor: nn.Module, bound: np.ndarray) -> None:
-        self.actor, self.bound = actor, bound
+    def __init__(self, actor: nn.Module, space: mildly.ActionSpace) -> None:
+        self.actor, self.space = actor, space
 
     def act(self, observations: np.ndarray) -> np.ndarray:
         """Actions (n, a) for observations (n, o)."""
         with torch.no_grad():
             unit = torch.tanh(self.actor(torch.as_tensor(observations, dtype=torch.float32)))
-        return np.asarray(self.bound * unit.numpy())
+        return self.space.clip(self.space.from_unit(unit.numpy()))
 
 
 def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, float]:
@@ -70,7 +69,7 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
     torch.manual_seed(seed)
     data = mildly.load_dataset(dataset)
     o, a = data.observation_size, data.action_size
-    critic, actor, behavior = MyCritic(o, a), network(o, a), CVAE(o, a, hidden=(128, 128))
+    critic, actor, behavior = MyCritic(o, a), network(o, a), CVAE(o, a, hidden_dims=(128, 128))
     target = copy.deepcopy(critic)
     critic_adam = torch.optim.Adam(critic.parameters(), 1e-3)
     actor_adam = torch.optim.Adam(actor.parameters(), 1e-3)
@@ -90,7 +89,7 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
             minimize(behavior.loss(s, actions), behavior_adam)
             states = torch.cat([s, s2])
             pseudo = mcb.pseudo_target(critic.many, states, behavior.sample(states, 10))
-            ood = torch.tanh(actor(states)).detach().unsqueeze(1)  # one action a state
+            ood = torch.tanh(actor(states)).detach().unsqueeze(1)  # one action per state
             loss = lam * loss + (1 - lam) * mcb.ood_loss(critic.many(states, ood), pseudo).sum()
         # --- that was all ---
 
@@ -98,8 +97,8 @@ def learn(dataset: str, steps: int, lam: float, seed: int = 0) -> tuple[float, f
         minimize(-critic(s, torch.tanh(actor(s))).mean(), actor_adam)
         with torch.no_grad():
             torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), 0.005)
-    bound = np.asarray(stored_bounds(data.meta.env_id or "")[1])
-    score = rollout(MyPolicy(actor, bound), data.meta, episodes=10, seed=seed).score
+    space = data.meta.action_space or mildly.ActionSpace.unit(a)
+    score = rollout(MyPolicy(actor, space), data.meta, episodes=10, seed=seed).score
     return float(score or 0.0), critic(*columns[:2]).mean().item()
 
 

@@ -12,21 +12,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mildly.action_space import ActionSpace as ActionSpace
     from mildly.algorithms import ALGORITHMS as ALGORITHMS
-    from mildly.data.dataset import Dataset as Dataset
-    from mildly.data.dataset import Meta as Meta
+    from mildly.data.dataset import Dataset as Dataset, Meta as Meta
     from mildly.data.registry import load_dataset as load_dataset
     from mildly.errors import MildlyError as MildlyError
     from mildly.evaluation.evaluate import evaluate as evaluate
-    from mildly.policy import Policy as Policy
-    from mildly.policy import load_policy as load_policy
-    from mildly.training.loop import resume as resume
-    from mildly.training.loop import train as train
+    from mildly.policy import Policy as Policy, load_policy as load_policy
+    from mildly.training.loop import resume as resume, train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "ALGORITHMS": "mildly.algorithms",
+    "ActionSpace": "mildly.action_space",
     "Dataset": "mildly.data.dataset",
     "Meta": "mildly.data.dataset",
     "MildlyError": "mildly.errors",

@@ -3,7 +3,7 @@
 The machine's own speed is measured in the same run, in turns with the steps: one matrix product of the largest
 shape that the step contains. Their ratio says how much of the time goes into anything but arithmetic, and holds on
 a noisy machine, where milliseconds alone do not. For the same reason several algorithms and presets take turns, and
-each is measured as it is for most of a training, with its start behind it.
+each is measured in its main steps, with its phases behind it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from mildly.algorithms import algorithm_named
-from mildly.algorithms.base import Algorithm, make_config
+from mildly.algorithms.base import Algorithm
+from mildly.algorithms.config import make_config
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.replay import Batch, Replay
 
 _WARM_UP = 3
 _ROWS = 2048  # transitions of the random data
@@ -89,10 +89,7 @@ class Candidate:
         kind = algorithm_named(algorithm)
         self.learner = kind(make_config(kind, preset, "", fields), observation_size, action_size, device=device)
         data = _random_data(self.learner)
-        self.learner.prepare(data)
-        self.learner.skip_start()
-        sampler = self.learner.random_stream(0, "batches")
-        self.batch = Replay.of(data, self.learner.device).sample(self.learner.config.batch_size, sampler)
+        self.batch = self.learner.batches(data).sample(self.learner.random_stream(0, "batches"))
         _reset_peak_memory(self.learner.device)
         for _ in range(_WARM_UP):
             self.step()
@@ -106,7 +103,7 @@ class Candidate:
 
     def step(self) -> None:
         """One gradient step."""
-        self.learner.update(self.batch)
+        self.learner.step(self.batch)
 
     def turn(self) -> None:
         """Time one step and one product."""
@@ -156,12 +153,12 @@ def _random_data(learner: Algorithm) -> Dataset:
     )
 
 
-def _count(learner: Algorithm, batch: Batch) -> tuple[float, tuple[int, int, int]]:
+def _count(learner: Algorithm, batch: Any) -> tuple[float, tuple[int, int, int]]:
     """GFLOP of a step, and the sizes (m, k, n) of its largest single matrix product."""
     with FlopCounterMode(display=False) as flops:
-        learner.update(batch)
+        learner.step(batch)
     with _LargestProduct() as products:  # type: ignore[no-untyped-call]
-        learner.update(batch)
+        learner.step(batch)
     return flops.get_total_flops() / 1e9, products.largest
 
 

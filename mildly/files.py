@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all."""
+"""Writing files: paths that can be written, and files that are replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from mildly.errors import MildlyError
 
 
 @contextmanager
@@ -34,3 +36,13 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """The path of a file to write; an error where it is a folder, or its folder does not exist."""
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise MildlyError(f"{path}: is a folder; give the name of a file.")
+    if not path.parent.is_dir():
+        raise MildlyError(f"{path}: there is no folder {path.parent} to write it into.")
+    return path

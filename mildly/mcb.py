@@ -9,7 +9,7 @@ and the critics' loss gains the term (Eq. 11)
 
     mean over states and OOD actions u ~ pi(.|s) of (Q_j(s, u) - y'(s))^2.
 
-Nothing here knows of SAC or TD3. `critics` is any callable that maps states (S, o) and actions (S, n, a) to
+Nothing here knows of SAC or TD3. `critics` is any callable that maps observations (S, o) and actions (S, n, a) to
 values (K, S, n) of K critics; add `ood_loss` to your own critics' loss with a weight and you have MCQ.
 """
 
@@ -27,7 +27,7 @@ CriticFunction = Callable[[Tensor, Tensor], Tensor]
 @torch.no_grad()
 def pseudo_target(
     critics: CriticFunction,
-    states: Tensor,
+    observations: Tensor,
     behavior_actions: Tensor,
     *,
     floor: float | None = None,
@@ -37,12 +37,12 @@ def pseudo_target(
 
     Args:
         critics: the online critics, (S, o) and (S, n, a) to (K, S, n).
-        states: (S, o).
+        observations: (S, o).
         behavior_actions: draws from the behavior model, (S, n, a), or (K, S, n, a) for a set for each critic.
         floor: lower bound of each critic's best value. The official code uses 0; harmful where values are negative.
         reduction: how critics are combined; the paper found little difference.
     """
-    best = critics(states, behavior_actions).amax(dim=-1)  # (critics, states)
+    best = critics(observations, behavior_actions).amax(dim=-1)  # (critics, S)
     if floor is not None:
         best = best.clamp_min(floor)
     return best.amin(dim=0) if reduction == "min" else best.mean(dim=0)
@@ -76,5 +76,5 @@ def ood_loss(
 
 def far_from_behavior(ood_actions: Tensor, behavior_actions: Tensor, distance_min: float) -> Tensor:
     """1 where the k-th OOD action lies at least `distance_min` (squared) from the k-th behavior action, else 0."""
-    distance = (ood_actions - behavior_actions).square().sum(-1)
+    distance = (ood_actions - behavior_actions[..., : ood_actions.shape[-2], :]).square().sum(-1)
     return (distance >= distance_min).to(ood_actions.dtype)

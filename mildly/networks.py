@@ -1,13 +1,19 @@
-"""The networks: a plain MLP and an ensemble of critics evaluated as one; what both are trained with."""
+"""The networks: a plain MLP and an ensemble of critics evaluated as one, with its loss and its targets."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from mildly.data.batches import Batch
+
+Module = TypeVar("Module", bound=nn.Module)
 
 ROWS_AT_ONCE = 1024
 """How many rows a processor takes through all layers before the next, so that they stay in its cache."""
@@ -31,7 +37,7 @@ def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None
 class Critics(nn.Module):
     """An ensemble of Q-functions Q_1 ... Q_K, whose weights are stacked so that one product serves them all.
 
-    Called with states (S, o) and actions (S, a) it gives values (K, S); with n actions a state, (S, n, a), it
+    Called with observations (S, o) and actions (S, a) it gives values (K, S); with n actions per state, (S, n, a), it
     gives (K, S, n). Actions with a further leading dimension of K are one set for each critic.
 
     With `layer_norm` every hidden layer's output is brought to zero mean and unit variance before its ReLU, which
@@ -43,14 +49,14 @@ class Critics(nn.Module):
         self,
         observation_size: int,
         action_size: int,
-        hidden: Sequence[int],
+        hidden_dims: Sequence[int],
         ensemble: int = 2,
         layer_norm: bool = False,
         ceiling: float | None = None,
     ) -> None:
         super().__init__()
         self.layer_norm, self.ceiling = layer_norm, ceiling
-        sizes = (observation_size + action_size, *hidden, 1)
+        sizes = (observation_size + action_size, *hidden_dims, 1)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for inputs, outputs in pairwise(sizes):
@@ -63,15 +69,15 @@ class Critics(nn.Module):
         """K, the number of critics."""
         return int(self.weights[0].shape[0])
 
-    def forward(self, states: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
+    def forward(self, observations: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
         """Values of every critic. With `freeze` gradients reach the actions but not the weights."""
         many = actions.ndim > 2
         if many:
-            states = states.unsqueeze(-2).expand(*actions.shape[:-1], states.shape[-1])
-        x = torch.cat([states, actions], dim=-1)
+            observations = observations.unsqueeze(-2).expand(*actions.shape[:-1], observations.shape[-1])
+        x = torch.cat([observations, actions], dim=-1)
         if actions.ndim < 4:
             x = x.expand(self.ensemble, *x.shape)
-        x = x.reshape(self.ensemble, -1, x.shape[-1])  # (critics, states * n, o + a)
+        x = x.reshape(self.ensemble, -1, x.shape[-1])  # (critics, S * n, o + a)
         at_once = ROWS_AT_ONCE if x.device.type == "cpu" else x.shape[1]
         x = torch.cat([self._layers(rows, freeze) for rows in torch.split(x, at_once, dim=1)], dim=1)
         if self.ceiling is not None:
@@ -105,6 +111,18 @@ def orthogonal_(network: nn.Module) -> None:
                 for member in weight.data:
                     nn.init.orthogonal_(member, math.sqrt(2))
                 nn.init.zeros_(bias)
+
+
+def td_loss(critics: Critics, batch: Batch, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Squared distance of Q_j(s, a) to the target, averaged over the batch and summed over critics."""
+    values = critics(batch.observations, batch.actions)  # (critics, batch)
+    loss = (values - target).square().mean(dim=-1).sum()
+    return loss, {"loss_td": loss.detach(), "q_data": values.detach().mean(), "q_target": target.mean()}
+
+
+def frozen_copy(network: Module) -> Module:
+    """A copy that no gradient reaches: a target network."""
+    return copy.deepcopy(network).requires_grad_(False)
 
 
 def polyak_update(targets: nn.Module, online: nn.Module, tau: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,28 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from mildly.actors import ACTORS, Actor
+from mildly.action_space import UNKNOWN, ActionSpace
+from mildly.actors import ACTORS, Actor, Memory
 from mildly.data.dataset import Array
-from mildly.data.normalize import Scaling
+from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
 from mildly.files import atomic_write
 
-FORMAT = 1
+FORMAT = 2
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A trained actor with everything needed to act: observation scaling and the action bounds inside."""
+    """A trained actor with everything needed to act: observation normalizer and the action space inside."""
 
     actor: Actor
-    scaling: Scaling | None = None
-    action_low: tuple[float, ...] | None = None
-    action_high: tuple[float, ...] | None = None
+    normalizer: Normalizer | None = None
+    action_space: ActionSpace | None = None
+    """The environment's units, in which the policy acts; none where they are [-1, 1]."""
     reward_scale: float = 1.0
     """What rewards were multiplied with in training. Acting does not need it; going on with other data does."""
 
@@ -42,18 +45,44 @@ class Policy:
 
     def check_fit(self, env_id: str, whose: str) -> None:
         """Raise where an environment does not take this policy's actions, or shows it other observations."""
-        bounds = self.action_low, self.action_high
-        check_fit(env_id, self.observation_size, int(self.actor.spec["action_size"]), whose, bounds)
+        check_fit(env_id, self.observation_size, int(self.actor.spec["action_size"]), whose, self.action_space)
 
-    @torch.inference_mode()
     def act(self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None) -> Array:
         """Actions in the environment's units, for one observation (o,) or a batch (n, o).
+
+        A policy that remembers the episode cannot act on an observation alone: `start` it instead.
 
         Args:
             observations: as the environment gives them.
             deterministic: the policy's mean action; otherwise a draw from it.
             generator: source of the draws, for repeatable ones.
         """
+        return self._act(observations, lambda states: self.actor.act(states, deterministic, generator))
+
+    def start(self, episodes: int = 1, *, deterministic: bool = True, **conditions: float) -> ActingPolicy:
+        """The policy at the start of n episodes side by side, with what it will remember of each.
+
+        Args:
+            episodes: how many.
+            deterministic: the policy's mean actions; otherwise draws from it.
+            conditions: what the policy is to aim at, where it can be told, such as `target_return`.
+        """
+        return ActingPolicy(self, self.actor.start(episodes, **conditions), episodes, deterministic)
+
+    @torch.inference_mode()
+    def _act(self, observations: Array, act: Callable[[Tensor], Tensor]) -> Array:
+        """What `act` answers to the normalized observations, in the environment's units."""
+        given = self._checked(observations)
+        device = next(self.actor.parameters()).device
+        states = torch.from_numpy(np.atleast_2d(given)).to(device)
+        if self.normalizer is not None:
+            states = self.normalizer.apply(states)
+        actions: Array = act(states).cpu().numpy()
+        if self.action_space is not None:
+            actions = self.action_space.clip(self.action_space.from_unit(actions))
+        return actions[0] if given.ndim == 1 else actions
+
+    def _checked(self, observations: Array) -> Array:
         try:
             # a copy, since torch takes no read-only or reversed arrays
             given = np.array(observations, dtype=np.float32, order="C")
@@ -68,15 +97,7 @@ class Policy:
             )
         if not np.isfinite(given).all():
             raise MildlyError("observations hold NaN or infinite values; a policy cannot act on them.")
-        device = next(self.actor.parameters()).device
-        states = torch.from_numpy(np.atleast_2d(given)).to(device)
-        if self.scaling is not None:
-            states = self.scaling.apply(states)
-        actions: Array = self.actor.act(states, deterministic, generator).cpu().numpy()
-        if self.action_low is not None and self.action_high is not None:
-            low, high = np.asarray(self.action_low, np.float32), np.asarray(self.action_high, np.float32)
-            actions = np.clip(low + (actions + 1) * (high - low) / 2, low, high)  # rounding may pass a bound
-        return actions[0] if given.ndim == 1 else actions
+        return given
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `policy.json` and `weights.safetensors`; each file is replaced whole."""
@@ -86,10 +107,9 @@ class Policy:
             "format": FORMAT,
             "actor": self.actor.kind,
             "spec": self.actor.spec,
-            "action_low": self.action_low,
-            "action_high": self.action_high,
-            "observation_mean": self.scaling.mean.tolist() if self.scaling else None,
-            "observation_std": self.scaling.std.tolist() if self.scaling else None,
+            **(self.action_space.to_json() if self.action_space else UNKNOWN),
+            "observation_mean": self.normalizer.mean.tolist() if self.normalizer else None,
+            "observation_std": self.normalizer.std.tolist() if self.normalizer else None,
             "reward_scale": self.reward_scale,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
@@ -98,6 +118,37 @@ class Policy:
         with atomic_write(folder / DESCRIPTION) as unfinished:
             unfinished.write_text(json.dumps(description, indent=2) + "\n")
         return folder
+
+
+class ActingPolicy:
+    """A policy in n episodes side by side, from `Policy.start`. It costs nothing where the policy has no memory."""
+
+    def __init__(self, policy: Policy, memory: Memory | None, episodes: int, deterministic: bool) -> None:
+        self.policy, self.memory, self.deterministic = policy, memory, deterministic
+        self.every = range(episodes)
+
+    def act(
+        self, observations: Array, rows: Sequence[int] | None = None, generator: torch.Generator | None = None
+    ) -> Array:
+        """Actions (rows, a) for the newest observations (rows, o) of some episodes, or of all."""
+        memory, rows = self.memory, self.every if rows is None else rows
+        if memory is None:
+            return self.policy.act(observations, self.deterministic, generator)
+        return self.policy._act(observations, lambda states: memory.act(states, rows, self.deterministic, generator))
+
+    @torch.inference_mode()
+    def observe(self, rewards: Array, rows: Sequence[int] | None = None) -> None:
+        """The rewards that the last actions of these episodes brought, in the environment's units."""
+        if self.memory is not None:
+            device = next(self.policy.actor.parameters()).device
+            scaled = torch.as_tensor(np.asarray(rewards, np.float32) * np.float32(self.policy.reward_scale))
+            self.memory.observe(scaled.to(device), self.every if rows is None else rows)
+
+    @torch.inference_mode()
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """These episodes have ended, and others begin in their places."""
+        if self.memory is not None:
+            self.memory.reset(self.every if rows is None else rows)
 
 
 def load_policy(folder: str | os.PathLike[str]) -> Policy:
@@ -109,12 +160,16 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     try:
         description = json.loads(path.read_text())
         if description["format"] != FORMAT:
-            raise MildlyError(f"{path}: format {description['format']}; this version of mildly reads {FORMAT}.")
+            raise MildlyError(
+                f"{path}: format {description['format']}; this version of mildly reads {FORMAT}. Train it again."
+            )
         actor = ACTORS[description["actor"]](**description["spec"])
         actor.load_state_dict(load_file(folder / WEIGHTS))
         mean, std = (_numbers(description, f"observation_{x}", actor.spec["observation_size"]) for x in ("mean", "std"))
-        low, high = (_numbers(description, f"action_{x}", actor.spec["action_size"]) for x in ("low", "high"))
-        scaling = Scaling(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
+        space = ActionSpace.from_json(description)
+        if space is not None and space.size != actor.spec["action_size"]:
+            raise ValueError(f"action_low has {space.size} numbers instead of {actor.spec['action_size']}")
+        normalizer = Normalizer(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
         reward_scale = float(description.get("reward_scale", 1.0))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MildlyError(
@@ -123,11 +178,11 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
-    return Policy(actor, scaling=scaling, action_low=low, action_high=high, reward_scale=reward_scale)
+    return Policy(actor, normalizer=normalizer, action_space=space, reward_scale=reward_scale)
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:
-    """An entry of the description that is one number a dimension, or nothing."""
+    """An entry of the description that is one number per dimension, or nothing."""
     values = description[name]
     if values is not None and len(values) != size:
         raise ValueError(f"{name} has {len(values)} numbers instead of {size}")

@@ -2,9 +2,9 @@
 
 A run leaves
 
-    run.json               what was asked: algorithm, config, data, seed, versions
+    run.json               the plan: algorithm, config, data, seed; and versions
     metrics.jsonl          a line every few hundred steps: losses and value estimates
-    evaluations.jsonl      a line an evaluation: every episode's return
+    evaluations.jsonl      a line per evaluation: every episode's return
     checkpoint.safetensors the whole state, replaced atomically
     timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints; peak memory
     policy/                the policy as of the last checkpoint, ready to deploy
@@ -30,7 +30,7 @@ from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
 from mildly.files import atomic_write
 
-FORMAT = 1
+FORMAT = 2
 _LEAST = {
     "steps": 1,
     "seed": 0,
@@ -44,6 +44,19 @@ _LARGEST_SEED = 2**32 - 1
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PEAK = "peak_megabytes"
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
+
+
+class OtherFormat(MildlyError):
+    """A file of another version."""
+
+
+def check_format(path: Path, found: object, known: object) -> None:
+    """Raise where a file is of another format than this version reads."""
+    if found != known:
+        raise OtherFormat(
+            f"{path}: of another version of mildly (format {found}; this one reads {known}). Train it again, or use "
+            "that version."
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,11 @@ class Plan:
     tensorboard: bool = False
     variant: str = ""
     """What a sweep calls this run's settings, such as `lam=0.5`; empty for a run of its own."""
+
+    @property
+    def flat_config(self) -> dict[str, Any]:
+        """The config's fields; those inside groups have dotted names, such as `behavior.model`."""
+        return flatten(self.config)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -136,15 +154,16 @@ class Run:
         return self.path / "checkpoint.safetensors"
 
     def plan(self) -> Plan:
-        """What `run.json` says."""
+        """The plan in `run.json`."""
         path = self.path / "run.json"
         try:
             values = json.loads(path.read_text())
-            if values["format"] != FORMAT:
-                raise ValueError(f"format {values['format']}, expected {FORMAT}")
+            check_format(path, values["format"], FORMAT)
             names = {field.name for field in dataclasses.fields(Plan)}
             plan = {name: value for name, value in values.items() if name in names}
             return Plan(**{**plan, "data": Meta.from_json(values["data"])})
+        except OtherFormat:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, MildlyError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
@@ -152,13 +171,13 @@ class Run:
         """Replace `run.json`; the versions stay those that the run was begun with."""
         path = self.path / "run.json"
         begun_with = json.loads(path.read_text())["versions"] if path.exists() else versions()
-        values = {"format": FORMAT, **dataclasses.asdict(plan), "versions": begun_with}
+        values = {"format": FORMAT, **dataclasses.asdict(plan), "data": plan.data.to_json(), "versions": begun_with}
         with atomic_write(path) as unfinished:
             unfinished.write_text(json.dumps(values, indent=2) + "\n")
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`."""
-        return _read_lines(self.path / "metrics.jsonl")
+    def metrics(self, phase: str | None = None) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl` about the main steps, or about a phase before them."""
+        return [line for line in _read_lines(self.path / "metrics.jsonl") if line.get("phase") == phase]
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The lines of `evaluations.jsonl`."""
@@ -211,6 +230,18 @@ class Run:
         """Add a line to `metrics.jsonl` or `evaluations.jsonl`."""
         with (self.path / name).open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def flatten(values: Any) -> dict[str, Any]:
+    """The fields of a config, a dataclass or nested mappings, by their dotted names."""
+    items = vars(values) if dataclasses.is_dataclass(values) else values
+    flat: dict[str, Any] = {}
+    for name, value in items.items():
+        if isinstance(value, Mapping) or dataclasses.is_dataclass(value):
+            flat |= {f"{name}.{inner}": kept for inner, kept in flatten(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def training_seconds(seconds: Mapping[str, float]) -> float:

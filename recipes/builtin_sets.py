@@ -11,14 +11,14 @@ medium level. Imitating all of it is poor; picking the best of each state is not
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.collect.online import OnlineRun, train_online
+from mildly.collect.online import EnvironmentSource, Transition
 from mildly.collect.rollouts import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.environments import make_env
@@ -47,7 +47,7 @@ class Recipe:
 RECIPES = {
     "pendulum-mixed": Recipe(
         env_id="Pendulum-v1",
-        sac=SACConfig(hidden=(128, 128), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3),
+        sac=SACConfig(hidden_dims=(128, 128), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3),
         random_steps=1_000,
         medium_return=-700.0,
         max_steps=20_000,
@@ -57,7 +57,7 @@ RECIPES = {
     ),
     "hopper-mixed": Recipe(
         env_id="Hopper-v4",
-        sac=SACConfig(hidden=(256, 256), batch_size=128, critic_lr=1e-3),
+        sac=SACConfig(hidden_dims=(256, 256), batch_size=128, critic_lr=1e-3),
         random_steps=5_000,
         medium_return=800.0,
         max_steps=200_000,
@@ -92,24 +92,48 @@ def make(name: str) -> Dataset:
     return concatenate([random_part, replay_part, medium_part], replace(meta, source=source))
 
 
-def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> OnlineRun:
-    """Train SAC online."""
+@dataclass
+class Learned:
+    """An agent that learned online, everything it experienced, and its returns on the way."""
+
+    algorithm: SAC
+    experience: list[Transition] = field(default_factory=list)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+
+    def dataset(self, meta: Meta) -> Dataset:
+        """The experience as a data set, in the order in which it was made."""
+        columns = {name: np.asarray([transition[name] for transition in self.experience]) for name in FIELDS}
+        return Dataset.from_arrays(**columns, meta=meta)
+
+
+def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> Learned:
+    """Train SAC online until an evaluation reaches a return: one gradient step for each step of the environment."""
     env = make_env(recipe.env_id)
     sizes = env.observation_space.shape, env.action_space.shape
     env.close()
     assert sizes[0] is not None
     assert sizes[1] is not None
     algorithm = SAC(recipe.sac, sizes[0][0], sizes[1][0], seed=recipe.seed)
-    return train_online(
+    source = EnvironmentSource(
         algorithm,
-        meta,
-        max_steps=max_steps,
-        random_steps=recipe.random_steps,
-        stop_at=stop_at,
-        eval_every=recipe.eval_every,
+        recipe.env_id,
         seed=recipe.seed,
-        progress=lambda step, value: print(f"  step {step}: return {value:.1f}", flush=True),
+        random_steps=recipe.random_steps,
+        episode_seed=lambda episode: None if episode else recipe.seed,  # the first alone: these sets are older
     )
+    learned = Learned(algorithm)
+    for step in range(1, max_steps + 1):
+        learned.experience.append(source.step_environment())
+        if step > recipe.random_steps:
+            algorithm.update(source.buffer.sample(source.generator))
+        if step % recipe.eval_every == 0:
+            value = rollout(algorithm.policy(meta), meta, episodes=5, seed=recipe.seed).mean_return
+            learned.evaluations.append((step, value))
+            print(f"  step {step}: return {value:.1f}", flush=True)
+            if value >= stop_at:
+                break
+    source.env.close()
+    return learned
 
 
 def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+from mildly.action_space import ActionSpace
+from mildly.actors import Actor, Memory
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm
+from mildly.algorithms.config import build_config, field_types
+from mildly.cli import main
+from mildly.data.batches import Batch
+from mildly.data.convert import convert
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.replay import Batch
+from mildly.data.registry import load_dataset
+from mildly.errors import MildlyError
 from mildly.networks import Critics
 from mildly.run import Run
 from mildly.training import checkpoint
@@ -42,6 +48,58 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("MILDLY_MIRROR", "file:///there/is/nothing")
     monkeypatch.setenv("MILDLY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("MILDLY_DATA", raising=False)
+
+
+class Refused:
+    """What must fail with a helpful message. Each method checks the failure and returns the message."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.request = request
+
+    def __call__(self, call: Callable[..., object], *words: str, **options: Any) -> str:
+        """A call that must raise a MildlyError with these words in its message."""
+        with pytest.raises(MildlyError) as caught:
+            call(**options)
+        message = str(caught.value)
+        for word in words:
+            assert word in message
+        return message
+
+    def dataset(self, path: Path, *words: str, **options: Any) -> str:
+        """A data set that can neither be loaded nor converted. The message begins with its path."""
+        before = sorted(path.parent.iterdir())
+        message = self(load_dataset, *words, source=path, **options)
+        assert message.startswith((f"{path}: ", f"{path}{os.sep}"))
+        assert len(message) < 3000
+        if not options:
+            self(convert, source=path, target=path.parent / "converted")
+        assert sorted(path.parent.iterdir()) == before
+        return message
+
+    def command(self, *args: str) -> str:
+        """A command that must end with code 2 and one message, and must leave its empty folder empty."""
+        capsys = self.request.getfixturevalue("capsys")
+        empty = self.request.getfixturevalue("tmp_path") / "empty"
+        empty.mkdir(exist_ok=True)
+        self.request.getfixturevalue("monkeypatch").chdir(empty)
+        capsys.readouterr()
+        try:
+            code = main(args)
+        except SystemExit as ended:  # raised by the parser of flags
+            code = ended.code  # type: ignore[assignment]
+        out, err = capsys.readouterr()
+        assert code == 2
+        assert out == ""
+        assert "Traceback" not in err
+        assert err.strip()
+        assert err.startswith("error: ") == (err.count("\n") == 1)  # ours is one line, the parser's a box
+        assert list(empty.iterdir()) == []
+        return " ".join(err.replace("│", " ").split())
+
+
+@pytest.fixture
+def refused(request: pytest.FixtureRequest) -> Refused:
+    return Refused(request)
 
 
 OBSERVATIONS, ACTIONS = 3, 2
@@ -71,20 +129,19 @@ def make_dataset(rows: int = 60, seed: int = 0, **meta: Any) -> Dataset:
         next_observations=random.normal(3.0, 5.0, (rows, OBSERVATIONS)),
         terminated=ends & (np.arange(rows) % 20 < 10),
         truncated=ends & (np.arange(rows) % 20 >= 10),
-        meta=Meta("tiny", action_low=(-2.0, 0.0), action_high=(1.0, 0.5), **meta),
+        meta=Meta("tiny", action_space=ActionSpace((-2.0, 0.0), (1.0, 0.5)), **meta),
     )
 
 
 def tiny_fields(kind: type[Algorithm]) -> dict[str, Any]:
     """Config fields that make any algorithm's networks tiny."""
-    names = [field.name for field in dataclasses.fields(kind.Config)]
-    return {name: (8, 8) for name in names if name.endswith("hidden")} | {"batch_size": 12}
+    return {name: (8, 8) for name in field_types(kind.Config) if name.endswith("hidden_dims")} | {"batch_size": 12}
 
 
 def tiny(name: str, seed: int = 0, **fields: Any) -> Any:
-    """An algorithm of the registry with tiny networks."""
+    """An algorithm of the registry with tiny networks; fields of groups by their dotted names, or as a mapping."""
     kind = ALGORITHMS[name]
-    return kind(kind.Config(**{**tiny_fields(kind), **fields}), OBSERVATIONS, ACTIONS, seed=seed)
+    return kind(build_config(kind, {**tiny_fields(kind), **fields}), OBSERVATIONS, ACTIONS, seed=seed)
 
 
 def weights(*modules: torch.nn.Module) -> list[torch.Tensor]:
@@ -149,6 +206,45 @@ def slow_draw(actor: Layers, state: Any, noise: Any, low: float, high: float) ->
     return action, float(log_prob)
 
 
+# A policy that remembers: it acts by how long its episode has lasted and what that has brought, so that a mix-up of
+# episodes shows in every action.
+
+
+class CountingActor(Actor):
+    """The first action is its step in thousandths, the second the return so far, the third follows the observation."""
+
+    kind = "counting"
+
+    def __init__(self, observation_size: int, action_size: int) -> None:
+        super().__init__(observation_size, action_size, ())
+        self.weight = torch.nn.Parameter(torch.tensor(2.0))
+
+    def start(self, episodes: int, **conditions: float) -> CountingMemory:
+        return CountingMemory(self, episodes)
+
+
+class CountingMemory(Memory):
+    """Steps and returns of n episodes."""
+
+    def __init__(self, actor: CountingActor, episodes: int) -> None:
+        self.actor, self.steps, self.returns = actor, torch.zeros(episodes), torch.zeros(episodes)
+
+    def act(
+        self, observations: torch.Tensor, rows: Sequence[int], deterministic: bool, generator: torch.Generator | None
+    ) -> torch.Tensor:
+        here = list(rows)
+        seen = (self.actor.weight * observations[:, -1]).tanh()
+        actions = torch.stack([self.steps[here] / 1000, (self.returns[here] / 100).tanh(), seen], dim=1)
+        self.steps[here] += 1
+        return actions[:, : self.actor.spec["action_size"]]
+
+    def observe(self, rewards: torch.Tensor, rows: Sequence[int]) -> None:
+        self.returns[list(rows)] += rewards
+
+    def reset(self, rows: Sequence[int]) -> None:
+        self.steps[list(rows)] = self.returns[list(rows)] = 0.0
+
+
 # Whole runs: tiny networks on the built-in set, in this process or as the command in another one.
 
 SCHEDULE: dict[str, Any] = {
@@ -164,8 +260,9 @@ SCHEDULE: dict[str, Any] = {
 
 def run_fields(algorithm: str) -> dict[str, Any]:
     """Config fields with which a step of any algorithm takes about two milliseconds."""
-    fields: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16}
-    return fields | ({"behavior_hidden": (16, 16), "num_actions": 3} if algorithm.startswith("mcq") else {})
+    fields: dict[str, Any] = {"hidden_dims": (16, 16), "batch_size": 16}
+    own = {"mcq": {"behavior.hidden_dims": (16, 16), "num_actions": 3}, "cql": {"extras.bc_warmup_steps": 0}}
+    return fields | own.get(algorithm.removesuffix("-td3"), {})
 
 
 def train_tiny(algorithm: str, out: Path, **given: Any) -> Run:
@@ -177,7 +274,7 @@ def train_args(algorithm: str, out: Path | str, **given: Any) -> list[str]:
     """The arguments of `mildly` for the run that `train_tiny` makes."""
     args = ["train", algorithm, "--out", str(out)]
     for name, value in {"dataset": "pendulum-mixed", **SCHEDULE, **run_fields(algorithm), **given}.items():
-        values = value if isinstance(value, tuple) else (value,)
+        values = () if value is True else value if isinstance(value, tuple) else (value,)
         args += [f"--{name.replace('_', '-')}", *map(str, values)]
     return args
 

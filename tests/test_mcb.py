@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from mildly.mcb import far_from_behavior, ood_loss, pseudo_target

@@ -13,7 +13,8 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from mildly import networks
-from mildly.actors import TanhGaussian, TanhGaussianActor
+from mildly.actors import ACTORS, TanhGaussian, TanhGaussianActor
+from mildly.errors import MildlyError
 from mildly.networks import Critics, mlp, polyak_update
 
 
@@ -151,7 +152,7 @@ def test_log_prob_agrees_with_torch_distributions_away_from_the_bounds():
     mean = torch.linspace(-0.8, 0.8, 12, dtype=torch.float64).reshape(6, 2)
     log_std = torch.linspace(-2.0, -0.7, 12, dtype=torch.float64).reshape(6, 2)
     reference = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)])
-    drawn = TanhGaussian(mean, log_std).draw(generator)
+    drawn = TanhGaussian(mean, log_std).rsample(generator)
     expected = reference.log_prob(drawn.actions).sum(-1)
     torch.testing.assert_close(drawn.log_prob, expected, atol=5e-5, rtol=0)
     torch.testing.assert_close(TanhGaussian(mean, log_std).log_prob(drawn.actions), expected, atol=5e-5, rtol=0)
@@ -162,7 +163,7 @@ def test_log_prob_keeps_its_digits_where_tanh_rounds_to_one(log_std):
     z = [0.0, 5.0, 8.0, 12.0, -9.0]
     distribution, generator = at(z, log_std)
     noise = torch.randn(len(z), 1, generator=replay(generator))
-    drawn = distribution.draw(generator)
+    drawn = distribution.rsample(generator)
     exact = (distribution.mean + distribution.log_std.exp() * noise).detach().double().numpy()[:, 0]
     np.testing.assert_allclose(exact, z, atol=1e-5)
     sech = 1 / np.cosh(exact) ** 2
@@ -196,10 +197,10 @@ def test_bounds_stay_finite_at_the_extremes_of_the_spread(log_std):
     assert torch.isfinite(mean.grad).all()
 
 
-def test_draw_and_log_prob_agree():
+def test_rsample_and_log_prob_agree():
     generator = torch.Generator().manual_seed(1)
     distribution = TanhGaussian(torch.randn(50, 3, generator=generator) * 0.5, torch.full((50, 3), -1.0))
-    drawn = distribution.draw(generator)
+    drawn = distribution.rsample(generator)
     assert drawn.log_prob.shape == (50,)
     torch.testing.assert_close(drawn.log_prob, distribution.log_prob(drawn.actions), atol=1e-3, rtol=0)
 
@@ -215,7 +216,7 @@ def test_a_draw_is_differentiable_in_mean_and_spread():
     mean, log_std = torch.zeros(4, 2, requires_grad=True), torch.zeros(4, 2, requires_grad=True)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4, 2, generator=replay(generator))
-    TanhGaussian(mean, log_std).draw(generator).actions.sum().backward()
+    TanhGaussian(mean, log_std).rsample(generator).actions.sum().backward()
     torch.testing.assert_close(mean.grad, 1 - noise.tanh() ** 2)
     torch.testing.assert_close(log_std.grad, (1 - noise.tanh() ** 2) * noise)
 
@@ -262,3 +263,26 @@ def test_an_actors_spec_builds_an_actor_of_the_same_shape():
     twin.load_state_dict(actor.state_dict())
     assert (twin.log_std_min, twin.log_std_max) == (-7.0, 1.0)
     assert twin.spec == actor.spec
+
+
+@pytest.mark.parametrize("kind", sorted(ACTORS))
+def test_actors_of_every_kind_are_built_again_from_kind_and_spec(kind):
+    torch.manual_seed(0)
+    actor = ACTORS[kind](3, 2, (6, 4))
+    assert actor.kind == kind
+    assert {name: actor.spec[name] for name in ("observation_size", "action_size", "hidden_dims")} == {
+        "observation_size": 3,
+        "action_size": 2,
+        "hidden_dims": [6, 4],
+    }
+    twin = ACTORS[kind](**actor.spec)
+    twin.load_state_dict(actor.state_dict())
+    states = 100 * make_batch(50).observations
+    for deterministic in (True, False):
+        actions = [each.act(states, deterministic, torch.Generator().manual_seed(1)) for each in (actor, twin)]
+        assert torch.equal(*actions)
+        assert actions[0].shape == (50, 2)
+        assert actions[0].abs().max() <= 1
+    assert actor.start(3) is None  # none of them remembers anything
+    with pytest.raises(MildlyError, match=r"^this policy knows no target_return\.$"):
+        actor.start(3, target_return=1.0)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from mildly.actors import TanhGaussianActor
-from mildly.data.normalize import Scaling
+from mildly.action_space import ActionSpace
+from mildly.actors import ACTORS, Actor, Memory, TanhGaussianActor
+from mildly.data.normalize import Normalizer
 from mildly.errors import MildlyError
 from mildly.policy import Policy, load_policy
 
 LOW, HIGH = (-2.0, 0.0), (1.0, 0.5)
+SPACE = ActionSpace(LOW, HIGH)
+NORMALIZER = Normalizer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 0.5, 4.0]))
 
 
 def make_policy(**fields) -> Policy:
@@ -27,8 +32,7 @@ def make_policy(**fields) -> Policy:
 
 @pytest.fixture
 def policy() -> Policy:
-    scaling = Scaling(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 0.5, 4.0]))
-    return make_policy(scaling=scaling, action_low=LOW, action_high=HIGH)
+    return make_policy(normalizer=NORMALIZER, action_space=SPACE)
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_the_deterministic_action_is_tanh_of_the_mean_in_the_environments_units(
     np.testing.assert_allclose(actions[:, 1], 0.5 * (unit[:, 1] + 1) / 2, atol=1e-5)
 
 
-def test_without_bounds_and_scaling_the_actor_speaks_for_itself(observations):
+def test_without_bounds_and_normalizer_the_actor_speaks_for_itself(observations):
     policy = make_policy()
     expected = torch.tanh(policy.actor(torch.tensor(observations, dtype=torch.float32)).mean)
     assert np.array_equal(policy.act(observations), expected.detach().numpy())
@@ -93,7 +97,7 @@ def test_actions_never_pass_the_environments_bounds_not_even_by_rounding(sign):
     actor = TanhGaussianActor(3, 200, (6,))
     actor.net[-1].weight.data.zero_()
     actor.net[-1].bias.data.fill_(sign * 50)  # tanh gives exactly +-1
-    action = Policy(actor, action_low=tuple(low.tolist()), action_high=tuple(high.tolist())).act(np.zeros(3))
+    action = Policy(actor, action_space=ActionSpace.of(low, high)).act(np.zeros(3))
     assert (action >= low).all()
     assert (action <= high).all()
     np.testing.assert_allclose(action, high if sign > 0 else low, atol=1e-6)
@@ -112,6 +116,190 @@ def test_an_observation_that_is_not_finite_is_an_error(policy, observations, val
         policy.act(observations)
 
 
+# Starting
+
+OBSERVATIONS = np.random.default_rng(1).normal(2.0, 3.0, (4, 3, 3)).astype(np.float32)
+"""Four steps of three episodes."""
+
+
+def test_a_policy_without_a_memory_acts_once_started_as_it_does_on_each_observation(policy):
+    acting = policy.start(3)
+    for step in OBSERVATIONS:
+        assert np.array_equal(acting.act(step), policy.act(step))
+        assert np.array_equal(acting.act(step[[2, 0]], [2, 0]), policy.act(step[[2, 0]]))
+        acting.observe(np.ones(3))
+        acting.reset([1])
+    assert acting.memory is None
+    assert policy.start().act(OBSERVATIONS[0, 0]).shape == (2,)
+    assert policy.start(1).act(OBSERVATIONS[0, :1]).shape == (1, 2)
+
+
+def test_a_started_policy_draws_where_it_is_told_to(policy):
+    step = OBSERVATIONS[0]
+    drawn = policy.start(3, deterministic=False).act(step, generator=torch.Generator().manual_seed(1))
+    assert np.array_equal(drawn, policy.act(step, False, torch.Generator().manual_seed(1)))
+    assert not np.array_equal(drawn, policy.act(step))
+
+
+def test_conditions_are_refused_by_a_policy_that_knows_none(policy, refused):
+    message = refused(lambda: policy.start(2, target_return=100.0, speed=1.0))
+    assert message == "this policy knows no target_return, speed."
+
+
+class Recalling(Actor):
+    """Acts on the sum of all that it saw and was given in an episode, and on what it aims at."""
+
+    kind = "recalling"
+
+    def __init__(
+        self, observation_size: int, action_size: int, hidden_dims: Sequence[int], weight: float = 1.0
+    ) -> None:
+        super().__init__(observation_size, action_size, hidden_dims, weight=weight)
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def start(self, episodes: int, aim: float = 0.0) -> Memory:
+        return Recollection(self.weight, self.spec["action_size"], episodes, aim)
+
+
+class Recollection(Memory):
+    def __init__(self, weight: Tensor, size: int, episodes: int, aim: float) -> None:
+        self.weight, self.size, self.aim = weight, size, aim
+        self.seen = torch.zeros(episodes)
+        self.earned = torch.full((episodes,), -aim)
+
+    def act(
+        self, observations: Tensor, rows: Sequence[int], deterministic: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        self.seen = self.seen.index_add(0, torch.tensor(list(rows)), observations.sum(-1))  # a new tensor
+        level = 0.01 * self.weight * (self.seen + self.earned)[list(rows)]
+        if not deterministic:
+            level = level + 0.1 * torch.randn(len(rows), generator=generator)
+        return torch.tanh(level).unsqueeze(-1).expand(-1, self.size)
+
+    def observe(self, rewards: Tensor, rows: Sequence[int]) -> None:
+        self.earned = self.earned.index_add(0, torch.tensor(list(rows)), rewards)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        self.seen[list(rows)] = 0.0  # in place: torch would refuse it outside inference mode
+        self.earned[list(rows)] = -self.aim
+
+
+@pytest.fixture
+def recalling(monkeypatch) -> Policy:
+    """A policy with a memory whose actions in [-1, 1] are twice those of its actor, and whose rewards count tenfold."""
+    monkeypatch.setitem(ACTORS, Recalling.kind, Recalling)
+    space = ActionSpace((-2.0, -2.0), (2.0, 2.0))
+    return Policy(Recalling(3, 2, ()), normalizer=NORMALIZER, action_space=space, reward_scale=10.0)
+
+
+def recalled(seen: np.ndarray, earned: float = 0.0) -> float:
+    """What it does at the end of an episode of these observations, (steps, o), which brought so much."""
+    normalized = (seen.astype(np.float64) - [1, 2, 3]) / [2, 0.5, 4]
+    return 2 * np.tanh(0.01 * (normalized.sum() + 10 * earned))
+
+
+def test_a_memory_holds_each_episode_apart_from_its_start_on(recalling):
+    acting = recalling.start(3)
+    for number, step in enumerate(OBSERVATIONS):
+        actions = acting.act(step)
+        assert actions.shape == (3, 2)
+        for episode in range(3):
+            expected = recalled(OBSERVATIONS[: number + 1, episode])
+            assert actions[episode].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+    alone = recalling.start()
+    for step in OBSERVATIONS:
+        single = alone.act(step[1])  # one observation gives one action
+    assert single.shape == (2,)
+    np.testing.assert_allclose(single, actions[1], atol=1e-6)
+
+
+def test_rows_are_the_numbers_of_the_episodes_that_are_meant(recalling):
+    acting = recalling.start(3)
+    acting.act(OBSERVATIONS[0])
+    some = acting.act(OBSERVATIONS[1][[2, 0]], [2, 0])
+    for action, episode in zip(some, (2, 0), strict=True):
+        assert action[0] == pytest.approx(recalled(OBSERVATIONS[:2, episode]), abs=1e-5)
+    acting.observe(np.array([3.0]), [1])
+    everyone = acting.act(OBSERVATIONS[2])
+    assert everyone[0, 0] == pytest.approx(recalled(OBSERVATIONS[:3, 0]), abs=1e-5)
+    assert everyone[1, 0] == pytest.approx(recalled(OBSERVATIONS[[0, 2], 1], 3.0), abs=1e-5)
+    assert everyone[2, 0] == pytest.approx(recalled(OBSERVATIONS[:3, 2]), abs=1e-5)
+
+
+def test_rewards_arrive_in_the_units_of_training(recalling):
+    acting = recalling.start(3)
+    acting.act(OBSERVATIONS[0])
+    acting.observe(np.array([1.0, -2.0, 0.25]))
+    assert acting.memory.earned.tolist() == [10.0, -20.0, 2.5]
+    acting.observe(np.array([0.1, 0.0]), [2, 1])
+    assert acting.memory.earned.tolist() == pytest.approx([10.0, -20.0, 3.5])
+    actions = acting.act(OBSERVATIONS[1])
+    for episode, earned in enumerate((1.0, -2.0, 0.35)):
+        assert actions[episode, 0] == pytest.approx(recalled(OBSERVATIONS[:2, episode], earned), abs=1e-5)
+
+
+def test_a_reset_forgets_these_episodes_and_no_others(recalling):
+    acting = recalling.start(3)
+    acting.act(OBSERVATIONS[0])
+    acting.observe(np.ones(3))
+    acting.reset([1])
+    actions = acting.act(OBSERVATIONS[1])
+    assert actions[0, 0] == pytest.approx(recalled(OBSERVATIONS[:2, 0], 1.0), abs=1e-5)
+    assert actions[1, 0] == pytest.approx(recalled(OBSERVATIONS[1:2, 1]), abs=1e-5)
+    assert actions[2, 0] == pytest.approx(recalled(OBSERVATIONS[:2, 2], 1.0), abs=1e-5)
+    acting.reset()
+    assert np.array_equal(acting.act(OBSERVATIONS[2]), recalling.start(3).act(OBSERVATIONS[2]))
+
+
+def test_what_is_started_twice_shares_no_memory(recalling):
+    one, other = recalling.start(3), recalling.start(3)
+    first = one.act(OBSERVATIONS[0])
+    one.act(OBSERVATIONS[1])
+    assert np.array_equal(other.act(OBSERVATIONS[0]), first)
+
+
+def test_conditions_reach_the_memory_and_come_back_with_each_episode(recalling):
+    acting = recalling.start(2, aim=50.0)
+    at_first = acting.act(OBSERVATIONS[0, :2])
+    assert at_first[0, 0] == pytest.approx(recalled(OBSERVATIONS[:1, 0], -5.0), abs=1e-5)
+    acting.observe(np.ones(2))
+    acting.reset()
+    assert np.array_equal(acting.act(OBSERVATIONS[0, :2]), at_first)
+
+
+def test_a_memory_is_told_whether_to_draw_and_from_what(recalling):
+    drawn = [
+        recalling.start(3, deterministic=False).act(OBSERVATIONS[0], generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    ]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert not np.array_equal(drawn[0], recalling.start(3).act(OBSERVATIONS[0]))
+
+
+def test_a_policy_that_remembers_cannot_act_on_an_observation_alone(recalling, refused):
+    assert "start()" in refused(lambda: recalling.act(OBSERVATIONS[0]), "remembers its episode")
+
+
+def test_a_memory_sees_no_observation_that_is_refused(recalling):
+    acting = recalling.start(3)
+    for wrong, words in ((np.zeros((3, 2)), "takes"), (np.full((3, 3), np.nan), "NaN"), (("text", {}), "tuple")):
+        with pytest.raises(MildlyError, match=words):
+            acting.act(wrong)
+    assert np.array_equal(acting.act(OBSERVATIONS[0]), recalling.start(3).act(OBSERVATIONS[0]))
+
+
+def test_a_loaded_policy_remembers_as_the_saved_one(recalling, tmp_path):
+    recalling.actor.weight.data.fill_(1.5)
+    loaded = load_policy(recalling.save(tmp_path))
+    assert (loaded.actor.kind, loaded.reward_scale) == ("recalling", 10.0)
+    one, other = recalling.start(3), loaded.start(3)
+    for step in OBSERVATIONS:
+        assert np.array_equal(one.act(step), other.act(step))
+        for acting in (one, other):
+            acting.observe(np.ones(3))
+
+
 # Saving and loading
 
 
@@ -121,15 +309,15 @@ def test_a_loaded_policy_acts_as_the_saved_one(policy, observations, tmp_path):
     assert np.array_equal(policy.act(observations), loaded.act(observations))
     draws = [p.act(observations, False, torch.Generator().manual_seed(1)) for p in (policy, loaded)]
     assert np.array_equal(*draws)
-    assert (loaded.action_low, loaded.action_high, loaded.actor.kind) == (LOW, HIGH, "tanh-gaussian")
+    assert (loaded.action_space, loaded.actor.kind) == (SPACE, "tanh-gaussian")
     assert loaded.actor.spec == policy.actor.spec
     assert not any(parameter.requires_grad for parameter in loaded.actor.parameters())
 
 
-def test_a_policy_without_bounds_and_scaling_survives_saving(observations, tmp_path):
+def test_a_policy_without_bounds_and_normalizer_survives_saving(observations, tmp_path):
     policy = make_policy()
     loaded = load_policy(policy.save(tmp_path))
-    assert (loaded.scaling, loaded.action_low, loaded.action_high) == (None, None, None)
+    assert (loaded.normalizer, loaded.action_space) == (None, None)
     assert np.array_equal(policy.act(observations), loaded.act(observations))
 
 
@@ -195,10 +383,14 @@ def test_a_description_without_one_of_its_entries_is_an_error(policy, tmp_path, 
     ("key", "value"),
     [
         ("actor", "oracle"),
-        ("spec", {"hidden": [6]}),
-        ("spec", {"observation_size": 4, "action_size": 2, "hidden": [6]}),
+        ("spec", {"hidden_dims": [6]}),
+        ("spec", {"observation_size": 4, "action_size": 2, "hidden_dims": [6]}),
+        ("spec", {"observation_size": 3, "action_size": 2, "hidden": [6]}),
         ("spec", "none"),
         ("action_low", [0.0]),
+        ("action_low", None),
+        ("action_low", [1.0, 0.5]),
+        ("action_kind", "discrete"),
         ("action_high", ["one", "two"]),
         ("observation_mean", [0.0] * 4),
         ("observation_std", None),
@@ -214,7 +406,7 @@ def test_a_description_with_a_wrong_entry_is_an_error(policy, tmp_path, key, val
         load_policy(tmp_path)
 
 
-def test_a_policy_from_before_rewards_had_a_scale_can_be_loaded(policy, tmp_path):
+def test_a_reward_scale_that_is_not_told_is_1(policy, tmp_path):
     path = policy.save(tmp_path) / "policy.json"
     description = json.loads(path.read_text())
     del description["reward_scale"]
@@ -229,11 +421,14 @@ def test_a_description_that_is_no_object_is_an_error(policy, tmp_path, text):
         load_policy(tmp_path)
 
 
-def test_a_policy_of_a_later_format_is_an_error_that_says_so(policy, tmp_path):
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_policy_of_another_format_is_refused_in_one_line_that_says_so(policy, tmp_path, number, refused):
+    """Also where the rest of the description could not be read: an older one has other names."""
     path = policy.save(tmp_path) / "policy.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
-    with pytest.raises(MildlyError, match=r"format 99; this version of mildly reads 1"):
-        load_policy(tmp_path)
+    spec = {"observation_size": 3, "action_size": 2, "hidden": [6]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": number, "spec": spec}))
+    message = refused(load_policy, folder=tmp_path)
+    assert message == f"{path}: format {number}; this version of mildly reads 2. Train it again."
 
 
 def test_weights_that_lack_a_tensor_are_an_error(policy, tmp_path):

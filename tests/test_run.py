@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import train_tiny
+from conftest import Refused, train_tiny
 
 from mildly.algorithms import ALGORITHMS
+from mildly.algorithms.extras import AnchoredExtras
+from mildly.behavior import BehaviorConfig
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
-from mildly.run import Run
-from mildly.training.loop import train
+from mildly.run import OtherFormat, Run
+from mildly.training.loop import resume, train
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +29,10 @@ def test_run_json_says_what_was_asked_on_what_data_with_which_versions(finished:
     said = json.loads((finished.path / "run.json").read_text())
     assert said["algorithm"] == "mcq"
     assert said["config"].keys() == {field.name for field in dataclasses.fields(ALGORITHMS["mcq"].Config)}
+    for group, kind in (("behavior", BehaviorConfig), ("extras", AnchoredExtras)):
+        assert said["config"][group].keys() == {field.name for field in dataclasses.fields(kind)}
     assert said["config"]["lam"] == 0.8
-    assert said["config"]["hidden"] == [16, 16]
+    assert said["config"]["hidden_dims"] == said["config"]["behavior"]["hidden_dims"] == [16, 16]
     assert (said["seed"], said["steps"], said["threads"], said["device"]) == (5, 20, 1, "cpu")
     assert said["data"]["fingerprint"] == load_dataset("pendulum-mixed").meta.fingerprint
     assert said["data"]["name"] == said["dataset"] == "pendulum-mixed"
@@ -79,8 +84,43 @@ def test_empty_folder_is_accepted(tmp_path: Path) -> None:
 
 def test_runs_without_a_name_get_free_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = [train("bc", "pendulum-mixed", steps=2, eval_every=0, hidden=(8,), batch_size=4) for _ in range(3)]
+    runs = [train("bc", "pendulum-mixed", steps=2, eval_every=0, hidden_dims=(8,), batch_size=4) for _ in range(3)]
     assert [str(run.path) for run in runs] == [f"runs/bc-pendulum-mixed-s0{end}" for end in ("", "-2", "-3")]
+
+
+def test_metrics_are_those_of_the_main_steps_or_of_a_phase(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    lines = [{"phase": "a", "step": 1}, {"phase": "a", "step": 2}, {"phase": "b", "step": 1}, {"step": 1}, {"step": 2}]
+    for line in lines:
+        run.append("metrics.jsonl", line)
+    assert run.metrics() == lines[3:]
+    assert run.metrics("a") == lines[:2]
+    assert run.metrics("b") == lines[2:3]
+    assert run.metrics("c") == []
+
+
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_run_of_another_version_is_refused_in_one_sentence_and_untouched(
+    finished: Run, tmp_path: Path, refused: Refused, number: int
+) -> None:
+    run = Run(Path(shutil.copytree(finished.path, tmp_path / "run")))
+    said = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps(said | {"format": number}))
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    told = f"{run.path / 'run.json'}: of another version of mildly (format {number}; this one reads 2). Train it again"
+    for call in (run.plan, lambda: resume(run.path)):
+        assert refused(call).startswith(told)
+        with pytest.raises(OtherFormat):
+            call()
+    assert f"error: {told}" in refused.command("train", "--resume", str(run.path))
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_flat_config_names_the_fields_of_groups_with_a_dot(finished: Run) -> None:
+    plan = finished.plan()
+    assert plan.config["behavior"]["hidden_dims"] == plan.flat_config["behavior.hidden_dims"] == [16, 16]
+    assert plan.flat_config["lam"] == 0.8
+    assert not plan.flat_config.keys() & {"behavior", "extras"}
 
 
 def test_damaged_lines_are_told_and_a_cut_last_line_is_not_a_damage(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ On the Adroit data sets, whose rewards are not like that, `paper` takes the firs
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -23,27 +24,29 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Gaussian, GaussianActor
-from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, batch_weights
-from mildly.algorithms.base import Metrics, require
+from mildly.algorithms.advantage import batch_weights, family_fields, require_log_std, weighted_bc_loss
+from mildly.algorithms.base import Algorithm, Metrics
+from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require, require_widths
+from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
+from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
-from mildly.data.replay import Batch
 from mildly.data.returns import discounted_returns
 from mildly.errors import MildlyError
-from mildly.networks import Critics, polyak_update
+from mildly.networks import Critics, frozen_copy, polyak_update, td_loss
 from mildly.optimizer import minimize
 
-_HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden": (256, 256), "advantage_limit": 0.5, "baseline": "mean"}
+_HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden_dims": (256, 256), "advantage_limit": 0.5, "baseline": "mean"}
 
 
 @dataclass(frozen=True)
-class AWACConfig(AdvantageConfig):
+class AWACConfig(ActorCriticConfig):
     """Hyperparameters of AWAC; the defaults are its authors' for MuJoCo."""
 
     batch_size: int = 1024
     """Transitions in a minibatch."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden_dims: tuple[int, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
-    actor_hidden: tuple[int, ...] = (256, 256, 256, 256)
+    actor_hidden_dims: tuple[int, ...] = (256, 256, 256, 256)
     """Widths of the actor's hidden layers."""
     beta: float = 2.0
     """Temperature: the advantage is divided by it, so that a large one is behavior cloning."""
@@ -61,50 +64,54 @@ class AWACConfig(AdvantageConfig):
     """No value exceeds this; None for no ceiling. For rewards of at most 0 it is 0."""
     ignore_terminals: bool = False
     """Learn as if no state were terminal."""
+    extras: Extras = Extras()
+    """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(width >= 1 for width in self.actor_hidden), "actor_hidden", "positive widths", self.actor_hidden)
+        require_widths("actor_hidden_dims", self.actor_hidden_dims)
+        require(self.beta > 0, "beta", "positive", self.beta)
+        require_log_std(self.log_std_min, self.log_std_max)
         require(self.baseline in ("draw", "mean"), "baseline", "'draw' or 'mean'", self.baseline)
         require(self.actor_weight_decay >= 0, "actor_weight_decay", "at least 0", self.actor_weight_decay)
 
 
-class AWAC(AdvantageWeighted):
+class AWAC(Algorithm):
     """Two critics of the policy, and an actor that clones by advantage."""
 
     Config = AWACConfig
     config: AWACConfig
+    actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "hand": {**_HAND_ACTOR, "value_ceiling": 0.0, "ignore_terminals": True},
-        "small": {
-            "hidden": (128, 128),
-            "actor_hidden": (128, 128),
-            "batch_size": 128,
-            "actor_lr": 1e-3,
-            "critic_lr": 1e-3,
-        },
+        "small": {**SMALL, "actor_hidden_dims": (128, 128)},
     }
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        **Algorithm.PRESET_NOTES,
+        "hand": "for tasks that pay -1 until they succeed",
+    }
+    KEY_FIELDS = ("beta", *KEYS)
     FAMILIES: ClassVar[Mapping[str, Mapping[str, Any]]] = {"adroit": _HAND_ACTOR}
+    """Config fields on a family of benchmark data sets."""
+
+    @classmethod
+    def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
+        """The authors' values on a family of data sets."""
+        return family_fields(cls.FAMILIES, name, cls.PRESETS[preset])
 
     def build(self, seed: int) -> None:
-        """Actor and critics; the actor's weights decay."""
-        super().build(seed)
-        c = self.config
-        self.pi_optimizer = self.adam(self.pi, lr=c.actor_lr, weight_decay=c.actor_weight_decay)
-
-    def build_actor(self) -> GaussianActor:
-        """A Gaussian actor, its log standard deviation between its bounds by a sigmoid."""
         c, sizes = self.config, (self.observation_size, self.action_size)
-        return GaussianActor(*sizes, c.actor_hidden, c.log_std_min, c.log_std_max, "sigmoid").to(self.device)
+        actor = GaussianActor(*sizes, c.actor_hidden_dims, c.log_std_min, c.log_std_max, "sigmoid")
+        self.actor = actor.to(self.device)
+        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm, ceiling=c.value_ceiling).to(self.device)
+        self.target_critics = frozen_copy(self.critics)
+        self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr, weight_decay=c.actor_weight_decay)
+        self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
+        self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
 
-    def build_critics(self) -> Critics:
-        """Two critics, under the ceiling if there is one."""
-        c, sizes = self.config, (self.observation_size, self.action_size)
-        return Critics(*sizes, c.hidden, layer_norm=c.layer_norm, ceiling=c.value_ceiling)
-
-    def prepare(self, dataset: Dataset) -> None:
-        """Besides what is learned from returns, whether the ceiling can be right."""
+    def preprocess(self, dataset: Dataset) -> Preprocessing:
+        """Besides normalization, whether terminals count; and whether the ceiling can be right."""
         ceiling = self.config.value_ceiling
         if ceiling is not None:
             value, shown = discounted_returns(dataset, self.config.gamma)
@@ -114,36 +121,37 @@ class AWAC(AdvantageWeighted):
                     f"{dataset.meta.name}: discounted returns reach {best:.6g}, above the value_ceiling of {ceiling:g} "
                     "(of the preset `hand`, if you did not set it), and could not be learned. Set it to None."
                 )
-        super().prepare(dataset)
+        return dataclasses.replace(super().preprocess(dataset), ignore_terminals=self.config.ignore_terminals)
 
-    def learn(self, batch: Batch) -> Metrics:
-        """One step of critics, actor and targets."""
-        metrics = self.update_critics(batch) | self.clone(batch) if self.cloning else self.update_both(batch)
-        polyak_update(self.target_critics, self.critics, self.config.tau)
-        return metrics
-
-    def update_both(self, batch: Batch) -> Metrics:
-        """One step of critics and actor, whose losses know neither step."""
-        critic_loss, metrics = self.critic_loss(batch)
+    def update(self, batch: Batch) -> Metrics:
+        """One step of critics, actor and targets; neither loss knows the other's step."""
+        critic_loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         actor_loss, actor_metrics = self.actor_loss(batch)
         minimize(critic_loss, self.critic_optimizer)
-        minimize(actor_loss, self.pi_optimizer)
+        minimize(actor_loss, self.actor_optimizer)
+        polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics | {"loss_critic": critic_loss.detach()} | actor_metrics
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """The same, with an actor that clones all actions alike."""
+        loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
+        minimize(loss, self.critic_optimizer)
+        metrics |= {"loss_critic": loss.detach()} | clone(self.bc_loss(batch), self.actor_optimizer)
+        polyak_update(self.target_critics, self.critics, self.config.tau)
+        return metrics
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) min_j Q'_j(s', a'), a' a draw."""
-        following: Gaussian = self.pi(batch.next_observations)
-        actions = following.sample(1, self.generator)[:, 0]
-        value: Tensor = self.target_critics(batch.next_observations, actions).amin(dim=0)
-        goes_on = 1.0 if self.config.ignore_terminals else 1 - batch.terminated
-        return batch.rewards + self.config.gamma * goes_on * value
+        next_actions = self.actor(batch.next_observations).sample(1, self.generator)[:, 0]
+        min_q: Tensor = self.target_critics(batch.next_observations, next_actions).amin(dim=0)
+        return batch.rewards + self.config.gamma * (1 - batch.terminated) * min_q
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """-mean w log pi(a|s), w = B softmax(A / beta)."""
-        distribution = self.distribution(batch.observations)
+        distribution: Gaussian = self.actor(batch.observations)
         advantage, metrics = self.advantage(batch, distribution)
-        loss, actor_metrics = self.weighted_loss(batch, distribution, batch_weights(advantage, self.config.beta))
+        loss, actor_metrics = weighted_bc_loss(batch, distribution, batch_weights(advantage, self.config.beta))
         return loss, metrics | actor_metrics
 
     @torch.no_grad()
@@ -158,3 +166,8 @@ class AWAC(AdvantageWeighted):
         if c.advantage_limit is not None:
             advantage = advantage.clamp(max=c.advantage_limit)
         return advantage, {"q_ood": values[..., 1].mean(), "advantage": advantage.mean()}
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """The negative log-likelihood of the data's actions."""
+        log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
+        return -log_prob.mean()

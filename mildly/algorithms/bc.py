@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
-from mildly.algorithms.base import Algorithm, AlgorithmConfig, Metrics, require
+from mildly.algorithms.base import Algorithm, Metrics
+from mildly.algorithms.config import AlgorithmConfig, require, require_widths
+from mildly.data.batches import Batch
 from mildly.data.dataset import Dataset
-from mildly.data.replay import Batch
 from mildly.data.select import best_episodes
 from mildly.optimizer import minimize
 
@@ -32,7 +33,7 @@ from mildly.optimizer import minimize
 class BCConfig(AlgorithmConfig):
     """Hyperparameters of behavior cloning; by default the network is MCQ's actor."""
 
-    hidden: tuple[int, ...] = (400, 400)
+    hidden_dims: tuple[int, ...] = (400, 400)
     """Widths of the actor's hidden layers."""
     actor_lr: float = 3e-4
     """Learning rate."""
@@ -48,7 +49,7 @@ class BCConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(width >= 1 for width in self.hidden), "hidden", "positive widths", self.hidden)
+        require_widths("hidden_dims", self.hidden_dims)
         require(self.actor_lr > 0, "actor_lr", "positive", self.actor_lr)
         known = self.objective in ("likelihood", "mse", "normal")
         require(known, "objective", "'likelihood', 'mse' or 'normal'", self.objective)
@@ -64,29 +65,42 @@ class BC(Algorithm):
     config: BCConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "mse": {"hidden": (256, 256), "objective": "mse", "normalize_observations": True},
+        "mse": {"hidden_dims": (256, 256), "objective": "mse", "normalize_observations": True},
         "polixir": {
-            "hidden": (256, 256),
+            "hidden_dims": (256, 256),
             "actor_lr": 1e-3,
             "objective": "normal",
             "log_std_min": -10.0,
             "log_std_max": 1.0,
         },
-        "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
+        "small": {"hidden_dims": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
     }
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        **Algorithm.PRESET_NOTES,
+        "paper": "with the network of MCQ's actor",
+        "mse": "a deterministic policy on normalized observations",
+        "polixir": "a Gaussian that is not squashed, as in NeoRL",
+    }
+    KEY_FIELDS = (
+        "objective",
+        "best_episodes",
+        "hidden_dims",
+        "batch_size",
+        "actor_lr",
+        "normalize_observations",
+    )
 
     def build(self, seed: int) -> None:
-        """The actor and its optimizer."""
-        self.pi = self.build_actor().to(self.device)
-        self.pi_optimizer = self.adam(self.pi, lr=self.config.actor_lr)
+        self.actor = self.build_actor().to(self.device)
+        self.actor_optimizer = self.adam(self.actor, lr=self.config.actor_lr)
 
     def build_actor(self) -> Actor:
         """The objective's kind of actor."""
         c, sizes = self.config, (self.observation_size, self.action_size)
         if c.objective == "mse":
-            return DeterministicActor(*sizes, c.hidden)
+            return DeterministicActor(*sizes, c.hidden_dims)
         kind = SoftGaussianActor if c.objective == "normal" else TanhGaussianActor
-        return kind(*sizes, c.hidden, c.log_std_min, c.log_std_max)
+        return kind(*sizes, c.hidden_dims, c.log_std_min, c.log_std_max)
 
     def select(self, dataset: Dataset) -> Dataset:
         """The best episodes, or all."""
@@ -96,12 +110,12 @@ class BC(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         """One step towards the data's actions."""
         loss, distance = self.actor_loss(batch)
-        minimize(loss, self.pi_optimizer)
+        minimize(loss, self.actor_optimizer)
         return {"loss_actor": loss.detach(), "policy_distance": distance.detach()}
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The objective, and the squared distance of the action that the policy would take to the data's."""
-        output = self.pi(batch.observations)
+        output = self.actor(batch.observations)
         if self.config.objective == "mse":
             distance = _distance(output, batch)
             return distance, distance
@@ -109,10 +123,6 @@ class BC(Algorithm):
         if self.config.objective == "normal":
             return loss / self.action_size, _distance(output.mean.clamp(-1, 1), batch)
         return loss, _distance(torch.tanh(output.mean), batch)
-
-    def actor(self) -> Actor:
-        """The actor."""
-        return self.pi
 
 
 def _distance(actions: Tensor, batch: Batch) -> Tensor:

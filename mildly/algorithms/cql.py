@@ -4,7 +4,7 @@ One step on a batch (s, a, r, s', d):
 
     temperature   minimize -log_alpha * (log pi(a~|s) + H),  a~ ~ pi(.|s),  H = -(action dimensions)      (SAC's)
     actor         the slope of mean alpha log pi(a~|s) - min_j Q_j(s, a~), with the critics as they are before their
-                  step; in the first `cloning_steps` log pi(a|s) stands in the place of min_j Q_j(s, a~)
+                  step; in the warm-up log pi(a|s) stands in the place of min_j Q_j(s, a~)
     target        y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' ~ pi(.|s'): without SAC's entropy
     gap           g_j = mean log sum_i exp(Q_j(s, b_i) - log p(b_i)) - mean Q_j(s, a),  where of the b_i in each state
                   n are uniform with p = 2^-(action dimensions), n from pi(.|s) and n from pi(.|s'), p that policy's
@@ -23,28 +23,32 @@ bias, by k of the 3n, drawn by those weights, and costs half as much.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from mildly.actors import Draw, TanhGaussian
-from mildly.algorithms.base import Metrics, require
+from mildly.actors import RSample, TanhGaussian
+from mildly.algorithms.base import Metrics
+from mildly.algorithms.config import require
+from mildly.algorithms.extras import AnchoredExtras
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.data.replay import Batch
+from mildly.data.batches import Batch
 from mildly.networks import polyak_update
 from mildly.optimizer import minimize
 
 _MULTIPLIER_MAX = 1e6
+
+ActorLoss = Callable[[Batch, RSample], tuple[Tensor, Metrics]]
 
 
 @dataclass(frozen=True)
 class CQLConfig(SACConfig):
     """Hyperparameters of CQL; the defaults are what its authors recommend for D4RL's locomotion tasks."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
+    hidden_dims: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of actor and critics."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
@@ -52,14 +56,15 @@ class CQLConfig(SACConfig):
     """Learning rate of the entropy temperature alpha."""
     log_std_min: float = -5.0
     """Lower bound of the policy's log standard deviation."""
-    cloning_steps: int = 40_000
-    """First steps, in which the actor climbs the likelihood of the data's actions instead of the critics' values."""
+    extras: AnchoredExtras = AnchoredExtras(bc_warmup_steps=40_000)
+    """Options beyond the method, of which the warm-up is the authors' own."""
     num_actions: int = 10
     """n: actions drawn uniformly, from pi(.|s) and from pi(.|s'), that many of each, in every state."""
     gradient_actions: int | None = None
-    """k: of these 3n, how many the gap's slope is taken through, drawn by their weight in it; all if not given."""
+    """k: of the 3n drawn actions, how many the gap's slope goes through, chosen by their weight in it; all if not
+    given."""
     conservative_weight: float = 5.0
-    """w: weight of the gap between the values of these actions and of the data's. 10 is the authors' other choice."""
+    """w: weight of the gap between the values of drawn actions and of the data's. 10 is the authors' other choice."""
     lagrange_threshold: float | None = None
     """If given, the gap's weight is steered (by a Lagrange multiplier) so that w times the gap comes to this value."""
 
@@ -83,59 +88,71 @@ class CQL(SAC):
         "fast": {"gradient_actions": 4},
         "lagrange": {"conservative_weight": 1.0, "lagrange_threshold": 5.0},
         "simple": {
-            "hidden": (256, 256),
+            "hidden_dims": (256, 256),
             "actor_lr": 3e-4,
             "alpha_lr": 3e-4,
             "alpha_first": False,
             "log_std_min": -20.0,
-            "cloning_steps": 0,
+            "extras.bc_warmup_steps": 0,
         },
-        "small": {**SAC.PRESETS["small"], "cloning_steps": 0},
+        "small": {**SAC.PRESETS["small"], "extras.bc_warmup_steps": 0},
     }
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        **SAC.PRESET_NOTES,
+        "paper": "as published, with a warm-up of 40,000 steps",
+        "fast": "the gap's slope through 4 of 30 actions, at half the cost",
+        "lagrange": "with a threshold that steers the weight of the gap",
+        "simple": "two layers and no warm-up, as most reimplementations",
+    }
+    KEY_FIELDS = ("conservative_weight", "num_actions", *SAC.KEY_FIELDS)
 
     def build(self, seed: int) -> None:
-        """SAC's parts, and the multiplier of the gap if there is a threshold."""
         super().build(seed)
         self.log_multiplier: Tensor | None = None
         if self.config.lagrange_threshold is not None:
             self.log_multiplier = torch.zeros((), device=self.device, requires_grad=True)
             self.multiplier_optimizer = self.adam(self.log_multiplier, lr=self.config.critic_lr)
 
-    def learn(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets; the actor's slope is of the critics before theirs."""
-        alpha_first = self.config.alpha_first
-        drawn = self.pi(batch.observations).draw(self.generator)
-        metrics = self.update_temperature(drawn) if alpha_first else {}
-        metrics |= self.find_slope(batch, drawn)
-        metrics |= self.update_critics(batch)
-        self.pi_optimizer.step()
-        if not alpha_first:
-            metrics |= self.update_temperature(drawn)
-        polyak_update(self.target_critics, self.critics, self.config.tau)
+        return self.update_all(batch, self.actor_loss)
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """The same, with an actor that climbs the likelihood of the data's actions."""
+        return self.update_all(batch, self.warm_up_loss)
+
+    def update_all(self, batch: Batch, actor_loss: ActorLoss) -> Metrics:
+        """One step of everything, with one of two losses of the actor."""
+        c = self.config
+        drawn = self.actor(batch.observations).rsample(self.generator)
+        metrics = self.update_temperature(drawn) if c.alpha_first else {}
+        loss, actor_metrics = actor_loss(batch, drawn)
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)  # the step comes later, since the critics still learn from the actor as it is
+        metrics |= actor_metrics | self.update_critics(batch)
+        self.actor_optimizer.step()
+        metrics |= {} if c.alpha_first else self.update_temperature(drawn)
+        polyak_update(self.target_critics, self.critics, c.tau)
         return metrics
 
-    def find_slope(self, batch: Batch, drawn: Draw) -> Metrics:
-        """The actor's gradients; its step comes later, since the critics still learn from the actor as it is."""
-        loss, metrics = self.actor_loss(batch, drawn)
-        self.pi_optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+    def warm_up_loss(self, batch: Batch, drawn: RSample) -> tuple[Tensor, Metrics]:
+        """Mean of alpha log pi(a~|s) - log pi(a|s)."""
+        loss = (self.log_alpha.detach().exp() * drawn.log_prob).mean() + self.bc_loss(batch)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
-        return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
-
-    def actor_loss(self, batch: Batch, drawn: Draw) -> tuple[Tensor, Metrics]:
-        """SAC's; while it clones, the mean of alpha log pi(a~|s) - log pi(a|s)."""
-        if not self.cloning:
-            return super().actor_loss(batch, drawn)
-        return (self.log_alpha.detach().exp() * drawn.log_prob).mean() + self.cloning_loss(batch), {}
+        return loss, {"loss_actor": loss.detach(), "policy_distance": distance}
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics and of the multiplier, each seeing the other as it was."""
-        metrics, threshold = super().update_critics(batch), self.config.lagrange_threshold
-        return metrics if threshold is None else metrics | self.update_multiplier(metrics["gap"], threshold)
+        loss, metrics = self.critic_loss(batch)
+        minimize(loss, self.critic_optimizer)
+        self.last_td_loss = metrics["loss_td"]
+        threshold = self.config.lagrange_threshold
+        metrics |= {} if threshold is None else self.update_multiplier(metrics["gap"], threshold)
+        return metrics | {"loss_critic": loss.detach()}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """TD error + weighted gap, summed over critics."""
-        c, target = self.config, self.mixed_target(batch)
+        c, target = self.config, self.td_target(batch)
         of_data, of_others, soft_maximum = self.values(batch)
         td_loss = (of_data - target).square().mean(dim=-1).sum()
         gap = (soft_maximum - of_data).mean(dim=-1)  # (critics,)
@@ -172,18 +189,18 @@ class CQL(SAC):
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) min_j Q'_j(s', a')."""
-        following = self.pi(batch.next_observations).draw(self.generator).actions
-        value: Tensor = self.target_critics(batch.next_observations, following).amin(dim=0)
-        return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
+        next_actions = self.actor(batch.next_observations).rsample(self.generator).actions
+        min_q: Tensor = self.target_critics(batch.next_observations, next_actions).amin(dim=0)
+        return batch.rewards + self.config.gamma * (1 - batch.terminated) * min_q
 
     @torch.no_grad()
     def other_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """In each state n uniform actions, n from pi(.|s), n from pi(.|s'), (batch, 3n, a), and their log-densities."""
         states = torch.cat([batch.observations, batch.next_observations])
         shape = (len(states), self.config.num_actions, self.action_size)
-        mean, log_std = (parameter.unsqueeze(1).expand(shape) for parameter in self.pi(states))
-        drawn = TanhGaussian(mean, log_std).draw(self.generator)  # the actor runs once a state, not once an action
-        here, there = (Draw(*half) for half in zip(*(part.chunk(2) for part in drawn), strict=True))
+        mean, log_std = (parameter.unsqueeze(1).expand(shape) for parameter in self.actor(states))
+        drawn = TanhGaussian(mean, log_std).rsample(self.generator)  # the actor runs once per state, not per action
+        here, there = (RSample(*half) for half in zip(*(part.chunk(2) for part in drawn), strict=True))
         uniform = torch.rand(here.actions.shape, generator=self.generator, device=self.device) * 2 - 1
         density = torch.full_like(here.log_prob, -self.action_size * math.log(2))
         actions = torch.cat([uniform, here.actions, there.actions], dim=1)

@@ -22,17 +22,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mildly.actors import Gaussian, GaussianActor
-from mildly.algorithms.advantage import AdvantageConfig, AdvantageWeighted, expectile_loss, exponential_weights
-from mildly.algorithms.base import Metrics, require
+from mildly.algorithms.advantage import (
+    expectile_loss,
+    exponential_weights,
+    family_fields,
+    require_log_std,
+    weighted_bc_loss,
+)
+from mildly.algorithms.base import Algorithm, Metrics
+from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require
+from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
+from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
-from mildly.data.replay import Batch
 from mildly.errors import MildlyError
-from mildly.networks import Critics, mlp, orthogonal_, polyak_update
+from mildly.networks import Critics, frozen_copy, mlp, orthogonal_, polyak_update, td_loss
 from mildly.optimizer import minimize
 
 ACTION_LIMIT = 1 - 1e-5
@@ -42,9 +49,11 @@ RETURN_RANGE = 1000.0
 
 
 @dataclass(frozen=True)
-class IQLConfig(AdvantageConfig):
+class IQLConfig(ActorCriticConfig):
     """Hyperparameters of IQL; the defaults are its authors' for the MuJoCo data sets, but for the scaled rewards."""
 
+    hidden_dims: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
     beta: float = 3.0
     """Weight of the advantage in the exponent; 0 would be behavior cloning."""
     expectile: float = 0.7
@@ -57,143 +66,154 @@ class IQLConfig(AdvantageConfig):
     """Steps in which the actor's learning rate falls to 0, along half a cosine; None keeps it as it is."""
     dropout: float = 0.0
     """Share of the actor's hidden units that is left out in each of its training steps."""
+    log_std_min: float = -5.0
+    """Lower bound of the policy's log standard deviation."""
+    log_std_max: float = 2.0
+    """Upper bound of the policy's log standard deviation."""
     reward_scaling: bool = False
     """Scale rewards so that the data's best and worst episode are 1000 apart, which makes beta fit any units."""
+    extras: Extras = Extras()
+    """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.expectile < 1, "expectile", "in (0, 1)", self.expectile)
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         require(self.decay_steps is None or self.decay_steps >= 1, "decay_steps", "at least 1", self.decay_steps)
-        for name in ("weight_limit", "value_lr"):
+        require_log_std(self.log_std_min, self.log_std_max)
+        for name in ("beta", "weight_limit", "value_lr"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
 
 
-class IQL(AdvantageWeighted):
+class IQL(Algorithm):
     """A value function of the states, two critics that learn from it, and an actor that clones by advantage."""
 
     Config = IQLConfig
     config: IQLConfig
+    actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "small": {
-            "hidden": (128, 128),
-            "batch_size": 128,
-            "actor_lr": 1e-3,
-            "critic_lr": 1e-3,
-            "value_lr": 1e-3,
-            "decay_steps": None,
-        },
+        "small": {**SMALL, "value_lr": 1e-3, "decay_steps": None},
     }
+    KEY_FIELDS = ("expectile", "beta", *KEYS)
     FAMILIES: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "mujoco": {"reward_scaling": True},
         "adroit": {"beta": 0.5, "dropout": 0.1},
     }
+    """Config fields on a family of benchmark data sets."""
+
+    @classmethod
+    def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
+        """The authors' values on a family of data sets."""
+        return family_fields(cls.FAMILIES, name, cls.PRESETS[preset])
 
     def build(self, seed: int) -> None:
-        """Actor and critics, and V."""
-        super().build(seed)
-        self.value = mlp((self.observation_size, *self.config.hidden, 1))
+        c, sizes = self.config, (self.observation_size, self.action_size)
+        self.actor = GaussianActor(*sizes, c.hidden_dims, c.log_std_min, c.log_std_max)
+        orthogonal_(self.actor)
+        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm)
+        orthogonal_(self.critics)
+        self.value = mlp((self.observation_size, *c.hidden_dims, 1))
         orthogonal_(self.value)
-        self.value.to(self.device)
-        self.value_optimizer = self.adam(self.value, lr=self.config.value_lr)
-        self.reward_scale = 1.0
+        for network in (self.actor, self.critics, self.value):
+            network.to(self.device)
+        self.target_critics = frozen_copy(self.critics)
+        self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr)
+        self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
+        self.value_optimizer = self.adam(self.value, lr=c.value_lr)
+        values = (self.critics, self.target_critics, self.value)
+        self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, values)
+        self.updates = 0
 
-    def build_actor(self) -> GaussianActor:
-        """A Gaussian actor, its log standard deviation clipped."""
-        c = self.config
-        actor = GaussianActor(self.observation_size, self.action_size, c.hidden, c.log_std_min, c.log_std_max)
-        orthogonal_(actor)
-        return actor.to(self.device)
-
-    def build_critics(self) -> Critics:
-        """Two critics with orthogonal layers."""
-        critics = super().build_critics()
-        orthogonal_(critics)
-        return critics
-
-    def prepare(self, dataset: Dataset) -> None:
-        """Besides what is learned from returns, the scale of the rewards."""
-        if self.config.reward_scaling:
-            self.reward_scale = reward_scale(dataset)
-            rewards = np.asarray(dataset.rewards) * np.float32(self.reward_scale)
-            dataset = dataclasses.replace(dataset, rewards=rewards)
-        super().prepare(dataset)
-
-    def start_at(self, level: Tensor) -> None:
-        """V begins where the critics do."""
-        super().start_at(level)
-        list(self.value.parameters())[-1].data.fill_(level)
+    def preprocess(self, dataset: Dataset) -> Preprocessing:
+        """Besides normalization, the scale of the rewards, and actions that a tanh can reach."""
+        scale = reward_scale(dataset) if self.config.reward_scaling else 1.0
+        return dataclasses.replace(super().preprocess(dataset), reward_scale=scale, action_limit=ACTION_LIMIT)
 
     def update(self, batch: Batch) -> Metrics:
-        """One step on the batch with its rewards scaled and its actions clipped."""
-        rewards, actions = batch.rewards * self.reward_scale, batch.actions.clamp(-ACTION_LIMIT, ACTION_LIMIT)
-        return super().update(batch._replace(rewards=rewards, actions=actions))
-
-    def learn(self, batch: Batch) -> Metrics:
         """One step of V, actor, critics and targets."""
-        self._decay()
-        lowest = self.lowest_value(batch)
-        metrics = self.update_value(batch, lowest)
-        metrics |= self.clone(batch) if self.cloning else self.update_actor(batch, lowest)
+        self.decay_learning_rate()
+        min_q = self.min_target_q(batch)
+        metrics = self.update_value(batch, min_q)
+        metrics |= self.update_actor(batch, min_q)
+        metrics |= self.update_critics(batch)
+        polyak_update(self.target_critics, self.critics, self.config.tau)
+        return metrics
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """The same, with an actor that clones all actions alike."""
+        self.decay_learning_rate()
+        metrics = self.update_value(batch, self.min_target_q(batch))
+        metrics |= clone(self.bc_loss(batch), self.actor_optimizer)
         metrics |= self.update_critics(batch)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 
     @torch.no_grad()
-    def lowest_value(self, batch: Batch) -> Tensor:
+    def min_target_q(self, batch: Batch) -> Tensor:
         """min_j Q'_j(s, a) of the data's actions."""
         values: Tensor = self.target_critics(batch.observations, batch.actions)
         return values.amin(dim=0)
 
-    def update_value(self, batch: Batch, lowest: Tensor) -> Metrics:
+    def update_value(self, batch: Batch, min_q: Tensor) -> Metrics:
         """One step of V towards an expectile of the data's values."""
-        loss, metrics = self.value_loss(batch, lowest)
+        loss, metrics = self.value_loss(batch, min_q)
         minimize(loss, self.value_optimizer)
         return metrics
 
-    def value_loss(self, batch: Batch, lowest: Tensor) -> tuple[Tensor, Metrics]:
+    def value_loss(self, batch: Batch, min_q: Tensor) -> tuple[Tensor, Metrics]:
         """Mean |t - 1(u < 0)| u^2 with u = min_j Q'_j(s, a) - V(s)."""
         values = self.state_values(batch.observations)
-        loss = expectile_loss(lowest - values, self.config.expectile)
+        loss = expectile_loss(min_q - values, self.config.expectile)
         return loss, {"loss_value": loss.detach(), "value": values.detach().mean()}
 
-    def state_values(self, states: Tensor) -> Tensor:
-        """V(s), one number a state."""
-        values: Tensor = self.value(states)
+    def state_values(self, observations: Tensor) -> Tensor:
+        """V(s), one number per state."""
+        values: Tensor = self.value(observations)
         return values.squeeze(-1)
 
-    def update_actor(self, batch: Batch, lowest: Tensor) -> Metrics:
+    def update_actor(self, batch: Batch, min_q: Tensor) -> Metrics:
         """One step of the actor towards the data's actions, the better ones first."""
-        loss, metrics = self.actor_loss(batch, lowest)
-        minimize(loss, self.pi_optimizer)
+        loss, metrics = self.actor_loss(batch, min_q)
+        minimize(loss, self.actor_optimizer)
         return metrics
 
-    def actor_loss(self, batch: Batch, lowest: Tensor) -> tuple[Tensor, Metrics]:
+    def actor_loss(self, batch: Batch, min_q: Tensor) -> tuple[Tensor, Metrics]:
         """-mean min(exp(beta A), limit) log pi(a|s) with A = min_j Q'_j(s, a) - V(s)."""
         with torch.no_grad():
-            advantage = lowest - self.state_values(batch.observations)
+            advantage = min_q - self.state_values(batch.observations)
         weights = exponential_weights(advantage, self.config.beta, self.config.weight_limit)
-        loss, metrics = self.weighted_loss(batch, self.distribution(batch.observations), weights)
+        loss, metrics = weighted_bc_loss(batch, self.distribution(batch.observations), weights)
         return loss, metrics | {"advantage": advantage.mean()}
 
-    def distribution(self, states: Tensor) -> Gaussian:
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """The negative log-likelihood of the data's actions."""
+        return -self.distribution(batch.observations).log_prob(batch.actions).mean()
+
+    def distribution(self, observations: Tensor) -> Gaussian:
         """The actor's distribution in training, with dropout."""
-        distribution: Gaussian = self.pi(states, self.config.dropout, self.generator)
+        distribution: Gaussian = self.actor(observations, self.config.dropout, self.generator)
         return distribution
+
+    def update_critics(self, batch: Batch) -> Metrics:
+        """One step of both critics towards y."""
+        loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
+        minimize(loss, self.critic_optimizer)
+        return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) V(s')."""
-        following = self.state_values(batch.next_observations)
-        return batch.rewards + self.config.gamma * (1 - batch.terminated) * following
+        next_values = self.state_values(batch.next_observations)
+        return batch.rewards + self.config.gamma * (1 - batch.terminated) * next_values
 
-    def _decay(self) -> None:
+    def decay_learning_rate(self) -> None:
         """The actor's learning rate on its way down half a cosine."""
         c = self.config
+        self.updates += 1
         if c.decay_steps is not None:
             done = min((self.updates - 1) / c.decay_steps, 1.0)
-            self.pi_optimizer.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
+            self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def reward_scale(dataset: Dataset) -> float:

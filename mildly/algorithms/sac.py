@@ -21,11 +21,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mildly.actors import Draw, TanhGaussian, TanhGaussianActor
-from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from mildly.algorithms.base import Metrics, require
-from mildly.data.replay import Batch
-from mildly.networks import polyak_update
+from mildly.actors import RSample, TanhGaussianActor
+from mildly.algorithms.base import Algorithm, Metrics
+from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require
+from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
+from mildly.data.batches import Batch
+from mildly.networks import Critics, frozen_copy, polyak_update, td_loss
 from mildly.optimizer import minimize
 
 
@@ -36,7 +37,7 @@ class SACConfig(ActorCriticConfig):
     alpha_lr: float = 3e-4
     """Learning rate of the entropy temperature alpha; 0 keeps it as it starts."""
     initial_alpha: float = 1.0
-    """Alpha at the start. A large one soon drives an actor away from what it has cloned."""
+    """Entropy temperature alpha at the start. A large one soon drives an actor away from what it has cloned."""
     log_std_min: float = -20.0
     """Lower bound of the policy's log standard deviation."""
     log_std_max: float = 2.0
@@ -45,6 +46,8 @@ class SACConfig(ActorCriticConfig):
     """Entropy that alpha steers towards; minus the number of action dimensions if not given."""
     alpha_first: bool = True
     """Update alpha before the critics, as the official MCQ code does; otherwise after the actor."""
+    extras: AnchoredExtras = AnchoredExtras()
+    """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,88 +56,92 @@ class SACConfig(ActorCriticConfig):
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
 
 
-class SAC(ActorCritic):
+class SAC(Algorithm):
     """Soft Actor-Critic with two critics and a learned temperature."""
 
     Config = SACConfig
     config: SACConfig
-    pi: TanhGaussianActor
+    extras: ActorCriticExtras
+    actor: TanhGaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "small": {
-            "hidden": (128, 128),
-            "batch_size": 128,
-            "actor_lr": 1e-3,
-            "critic_lr": 1e-3,
-            "alpha_lr": 1e-3,
-        },
+        "small": {**SMALL, "alpha_lr": 1e-3},
     }
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        **Algorithm.PRESET_NOTES,
+        "paper": "as a baseline of the MCQ paper, with its networks",
+    }
+    KEY_FIELDS = KEYS
 
     def build(self, seed: int) -> None:
-        """Actor, critics and the temperature."""
-        super().build(seed)
-        c = self.config
-        self.log_alpha = torch.full((), math.log(c.initial_alpha), device=self.device, requires_grad=True)
-        self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
-        self.target_entropy = -float(self.action_size) if c.target_entropy is None else c.target_entropy
-
-    def build_actor(self) -> TanhGaussianActor:
-        """A tanh-Gaussian actor."""
         c, sizes = self.config, (self.observation_size, self.action_size)
-        return TanhGaussianActor(*sizes, c.hidden, c.log_std_min, c.log_std_max).to(self.device)
+        self.actor = TanhGaussianActor(*sizes, c.hidden_dims, c.log_std_min, c.log_std_max).to(self.device)
+        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm).to(self.device)
+        self.target_critics = frozen_copy(self.critics)
+        self.log_alpha = torch.full((), math.log(c.initial_alpha), device=self.device, requires_grad=True)
+        self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr)
+        self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
+        self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
+        self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
+        self.last_td_loss = torch.zeros((), device=self.device)
 
-    def learn(self, batch: Batch) -> Metrics:
-        """One step of temperature, critics, actor and targets; of critics and targets alone while the actor clones."""
-        metrics = self.update_critics(batch) | self.clone(batch) if self.cloning else self.update_all(batch)
+    def update(self, batch: Batch) -> Metrics:
+        """One step of temperature, critics, actor and targets."""
+        c = self.config
+        drawn = self.actor(batch.observations).rsample(self.generator)
+        metrics = self.update_temperature(drawn) if c.alpha_first else {}
+        metrics |= self.update_critics(batch)
+        metrics = self.update_actor(batch, drawn) | metrics
+        metrics |= {} if c.alpha_first else self.update_temperature(drawn)
+        polyak_update(self.target_critics, self.critics, c.tau)
+        return metrics
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """One step of the critics and targets, with an actor that clones."""
+        metrics = self.update_critics(batch) | clone(self.bc_loss(batch), self.actor_optimizer)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 
-    def update_all(self, batch: Batch) -> Metrics:
-        """One step of temperature, critics and actor, which share one draw."""
-        drawn = self.pi(batch.observations).draw(self.generator)
-        metrics = self.update_temperature(drawn) if self.config.alpha_first else {}
-        metrics |= self.update_critics(batch)
-        metrics = self.update_actor(batch, drawn) | metrics
-        if not self.config.alpha_first:
-            metrics |= self.update_temperature(drawn)
-        return metrics
-
-    def update_temperature(self, drawn: Draw) -> Metrics:
+    def update_temperature(self, drawn: RSample) -> Metrics:
         """Raise alpha where the policy's entropy is below its target, lower it where above."""
-        log_prob = drawn.log_prob.detach()
+        log_prob, target = drawn.log_prob.detach(), self.config.target_entropy
+        entropy = -float(self.action_size) if target is None else target
         if self.config.alpha_lr:
-            minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean(), self.alpha_optimizer)
+            minimize(-(self.log_alpha * (log_prob + entropy)).mean(), self.alpha_optimizer)
         return {"alpha": self.log_alpha.detach().exp(), "entropy": -log_prob.mean()}
+
+    def update_critics(self, batch: Batch) -> Metrics:
+        """One step of both critics towards y; they share no weights, so one backward pass serves both."""
+        loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
+        minimize(loss, self.critic_optimizer)
+        self.last_td_loss = metrics["loss_td"]
+        return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) [min_j Q'_j(s', a') - alpha log pi(a'|s')]."""
-        following = self.pi(batch.next_observations).draw(self.generator)
-        value: Tensor = self.target_critics(batch.next_observations, following.actions).amin(dim=0)
-        value = value - self.log_alpha.exp() * following.log_prob
+        next_actions, log_prob = self.actor(batch.next_observations).rsample(self.generator)
+        min_q: Tensor = self.target_critics(batch.next_observations, next_actions).amin(dim=0)
+        value: Tensor = min_q - self.log_alpha.exp() * log_prob
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
 
-    def update_actor(self, batch: Batch, drawn: Draw) -> Metrics:
+    def update_actor(self, batch: Batch, drawn: RSample) -> Metrics:
         """One step of the actor up the soft value; the critics' weights receive no gradient."""
         loss, metrics = self.actor_loss(batch, drawn)
-        minimize(loss, self.pi_optimizer)
-        distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
-        return metrics | {"loss_actor": loss.detach(), "policy_distance": distance}
+        minimize(loss, self.actor_optimizer)
+        return metrics
 
-    def actor_loss(self, batch: Batch, drawn: Draw) -> tuple[Tensor, Metrics]:
-        """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~)."""
+    def actor_loss(self, batch: Batch, drawn: RSample) -> tuple[Tensor, Metrics]:
+        """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~), and the anchor if asked for."""
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
-        lowest = values.amin(dim=0)
-        loss = (self.log_alpha.detach().exp() * drawn.log_prob - lowest).mean()
-        return self.anchored(loss, batch), {"q_ood": values.detach().mean()}
+        min_q = values.amin(dim=0)
+        loss = (self.log_alpha.detach().exp() * drawn.log_prob - min_q).mean()
+        if self.config.extras.bc_weight:
+            loss = loss + self.extras.anchor(self.bc_loss(batch), self.last_td_loss / self.critics.ensemble)
+        distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
+        return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}
 
-    def cloning_loss(self, batch: Batch) -> Tensor:
+    def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
-        distribution: TanhGaussian = self.pi(batch.observations)
-        return -distribution.log_prob(batch.actions).mean()
-
-    def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """N draws a state; the actor runs once a state."""
-        with torch.no_grad():
-            distribution: TanhGaussian = self.pi(states)
-        return distribution.sample(n, generator)
+        log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
+        return -log_prob.mean()

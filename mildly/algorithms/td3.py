@@ -10,7 +10,6 @@ One step on a batch (s, a, r, s', d), d marking terminal states only:
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from mildly.actors import DeterministicActor
-from mildly.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from mildly.algorithms.base import Metrics, require
-from mildly.data.replay import Batch
-from mildly.networks import normal, polyak_update
+from mildly.algorithms.base import Algorithm, Metrics
+from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require_at_least
+from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
+from mildly.data.batches import Batch
+from mildly.networks import Critics, frozen_copy, normal, polyak_update, td_loss
 from mildly.optimizer import minimize
 
 _ACTOR_METRICS = ("loss_actor", "q_ood", "policy_distance")
@@ -32,88 +32,108 @@ _ACTOR_METRICS = ("loss_actor", "q_ood", "policy_distance")
 class TD3Config(ActorCriticConfig):
     """Hyperparameters of TD3; the defaults are its authors'."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden_dims: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     policy_noise: float = 0.2
     """Standard deviation of the noise on the target policy's actions, which smooths the values; 0 for none."""
     noise_clip: float = 0.5
-    """That noise is clipped to plus or minus this."""
+    """The noise on the target policy's actions is clipped to plus or minus this."""
     policy_delay: int = 2
     """Critic steps for each step of the actor and of the targets."""
+    extras: AnchoredExtras = AnchoredExtras()
+    """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.policy_noise >= 0, "policy_noise", "at least 0", self.policy_noise)
-        require(self.noise_clip >= 0, "noise_clip", "at least 0", self.noise_clip)
-        require(self.policy_delay >= 1, "policy_delay", "at least 1", self.policy_delay)
+        require_at_least(self, policy_noise=0, noise_clip=0, policy_delay=1)
 
 
-class TD3(ActorCritic):
+class TD3(Algorithm):
     """A deterministic actor, two critics, delayed updates and smoothed targets."""
 
     Config = TD3Config
     config: TD3Config
-    pi: DeterministicActor
+    extras: ActorCriticExtras
+    actor: DeterministicActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "small": {"hidden": (128, 128), "batch_size": 128, "actor_lr": 1e-3, "critic_lr": 1e-3},
+        "small": SMALL,
     }
+    KEY_FIELDS = KEYS
 
     def build(self, seed: int) -> None:
-        """Actor and critics, and the actor's target."""
-        super().build(seed)
-        self.target_pi = copy.deepcopy(self.pi).requires_grad_(False)
+        c, sizes = self.config, (self.observation_size, self.action_size)
+        self.actor = DeterministicActor(*sizes, c.hidden_dims).to(self.device)
+        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm).to(self.device)
+        self.target_actor, self.target_critics = frozen_copy(self.actor), frozen_copy(self.critics)
+        self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr)
+        self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
+        self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
+        self.updates = 0
+        self.last_td_loss = torch.zeros((), device=self.device)
         self.actor_metrics = torch.zeros(len(_ACTOR_METRICS), device=self.device)
-        """Of the actor's last step, shown in the steps between two of its own."""
 
-    def build_actor(self) -> DeterministicActor:
-        """A deterministic actor."""
-        return DeterministicActor(self.observation_size, self.action_size, self.config.hidden).to(self.device)
-
-    def learn(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch) -> Metrics:
         """One step of the critics, and every `policy_delay`-th time of actor and targets."""
+        self.updates += 1
         metrics = self.update_critics(batch)
-        if self.cloning:
-            metrics |= self.clone(batch)
-        elif self.updates % self.config.policy_delay == 0:
-            self.update_actor(batch)
         if self.updates % self.config.policy_delay == 0:
-            polyak_update(self.target_critics, self.critics, self.config.tau)
-            polyak_update(self.target_pi, self.pi, self.config.tau)
-        return metrics if self.cloning else dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True)) | metrics
+            self.update_actor(batch)
+            self.update_targets()
+        return self.last_actor_metrics() | metrics
+
+    def warm_up(self, batch: Batch) -> Metrics:
+        """As `update`, with an actor that clones in every step."""
+        self.updates += 1
+        metrics = self.update_critics(batch) | clone(self.bc_loss(batch), self.actor_optimizer)
+        if self.updates % self.config.policy_delay == 0:
+            self.update_targets()
+        return metrics
+
+    def update_critics(self, batch: Batch) -> Metrics:
+        """One step of both critics towards y; they share no weights, so one backward pass serves both."""
+        loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
+        minimize(loss, self.critic_optimizer)
+        self.last_td_loss = metrics["loss_td"]
+        return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) min_j Q'_j(s', a'), a' from the target actor with clipped noise."""
         c = self.config
-        following = self.target_pi(batch.next_observations)
+        next_actions = self.target_actor(batch.next_observations)
         if c.policy_noise > 0:
-            noise = normal(following.shape, following, self.generator) * c.policy_noise
-            following = (following + noise.clamp(-c.noise_clip, c.noise_clip)).clamp(-1, 1)
-        value: Tensor = self.target_critics(batch.next_observations, following).amin(dim=0)
-        return batch.rewards + c.gamma * (1 - batch.terminated) * value
+            noise = normal(next_actions.shape, next_actions, self.generator) * c.policy_noise
+            next_actions = (next_actions + noise.clamp(-c.noise_clip, c.noise_clip)).clamp(-1, 1)
+        min_q: Tensor = self.target_critics(batch.next_observations, next_actions).amin(dim=0)
+        return batch.rewards + c.gamma * (1 - batch.terminated) * min_q
 
     def update_actor(self, batch: Batch) -> None:
         """One step of the actor up the first critic, whose weights receive no gradient."""
         loss, metrics = self.actor_loss(batch)
-        minimize(loss, self.pi_optimizer)
+        minimize(loss, self.actor_optimizer)
         self.actor_metrics = torch.stack([loss.detach(), *metrics.values()])
 
+    def last_actor_metrics(self) -> Metrics:
+        """Of the actor's last step, also in the steps between two of its own."""
+        return dict(zip(_ACTOR_METRICS, self.actor_metrics.clone(), strict=True))
+
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """-mean Q_1(s, pi(s))."""
-        actions = self.pi(batch.observations)
+        """-mean Q_1(s, pi(s)), and the anchor if asked for."""
+        actions = self.actor(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
+        loss = -values[0].mean()
+        if self.config.extras.bc_weight:
+            loss = loss + self.extras.anchor(self.bc_loss(batch), self.last_td_loss / self.critics.ensemble)
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
-        loss = self.anchored(-values[0].mean(), batch)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
-    def cloning_loss(self, batch: Batch) -> Tensor:
-        """The squared distance to the data's actions."""
-        distances: Tensor = (self.pi(batch.observations) - batch.actions).square().sum(-1)
-        return distances.mean()
+    def update_targets(self) -> None:
+        """theta' <- tau theta + (1 - tau) theta'."""
+        polyak_update(self.target_critics, self.critics, self.config.tau)
+        polyak_update(self.target_actor, self.actor, self.config.tau)
 
-    def policy_actions(self, states: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """The one action a state, (states, 1, a)."""
-        with torch.no_grad():
-            actions: Tensor = self.pi(states)
-        return actions.unsqueeze(1)
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """The squared distance to the data's actions."""
+        distances: Tensor = (self.actor(batch.observations) - batch.actions).square().sum(-1)
+        return distances.mean()

@@ -1,6 +1,6 @@
 """TD3+BC: TD3 with a squared distance to the data's actions in the actor's loss (Fujimoto and Gu, NeurIPS 2021).
 
-One step on a batch (s, a, r, s', d), observations scaled to zero mean and unit variance:
+One step on a batch (s, a, r, s', d), observations normalized to zero mean and unit variance:
 
     target    y = r + gamma (1 - d) min_j Q'_j(s', a'),  a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)   (TD3's)
     critics   minimize mean (Q_j(s, a) - y)^2                                                              (TD3's)
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mildly.algorithms.base import Metrics, require
+from mildly.algorithms.base import Metrics
+from mildly.algorithms.config import require
 from mildly.algorithms.td3 import TD3, TD3Config
-from mildly.data.replay import Batch
+from mildly.data.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class TD3BCConfig(TD3Config):
     """Hyperparameters of TD3+BC; the defaults are its authors'."""
 
     normalize_observations: bool = True
-    """Scale observations to zero mean and unit variance (the policy keeps the scaling)."""
+    """Normalize observations to zero mean and unit variance. The policy keeps the normalization."""
     alpha: float = 2.5
     """Weight of the values against the distance to the data's actions; towards 0 it is behavior cloning."""
 
@@ -41,15 +42,15 @@ class TD3BC(TD3):
 
     Config = TD3BCConfig
     config: TD3BCConfig
+    KEY_FIELDS = ("alpha", *TD3.KEY_FIELDS)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """-w mean Q_1(s, pi(s)) + mean (pi(s) - a)^2."""
-        actions = self.pi(batch.observations)
+        """-w mean Q_1(s, pi(s)) + mean (pi(s) - a)^2, and the anchor if asked for."""
+        actions = self.actor(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         weight = self.config.alpha / values[0].detach().abs().mean()
         squares = (actions - batch.actions).square()  # (batch, a)
         loss = squares.mean() - weight * values[0].mean()
-        return self.anchored(loss, batch, scale=weight), {
-            "q_ood": values.detach().mean(),
-            "policy_distance": squares.detach().sum(-1).mean(),
-        }
+        if self.config.extras.bc_weight:
+            loss = loss + self.extras.anchor(self.bc_loss(batch), self.last_td_loss / self.critics.ensemble, weight)
+        return loss, {"q_ood": values.detach().mean(), "policy_distance": squares.detach().sum(-1).mean()}

@@ -4,18 +4,10 @@
     flow   keeps several ways to act apart, on all data we tried; the one to take where the CVAE averages.
     cgan   the paper's other suggestion: quickest to draw from, but it can lose a whole mode. Look at what it draws.
 
-`docs/behavior.md` compares them.
+`docs/behavior.md` compares them. An algorithm holds a `BehaviorConfig` and gets its model from `make_behavior`.
 """
 
-from typing import Any
+from mildly.behavior.config import BehaviorConfig
+from mildly.behavior.learner import BEHAVIOR_MODELS, BehaviorLearner, draw_sets, make_behavior
 
-from mildly.behavior.cgan import CGAN
-from mildly.behavior.cvae import CVAE
-from mildly.behavior.flow import Flow
-
-BEHAVIOR_MODELS: dict[str, type[Any]] = {
-    "cvae": CVAE,
-    "cgan": CGAN,
-    "flow": Flow,
-}
-"""The models there are, by the name that the config field `behavior` takes."""
+__all__ = ["BEHAVIOR_MODELS", "BehaviorConfig", "BehaviorLearner", "draw_sets", "make_behavior"]

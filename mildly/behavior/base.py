@@ -12,18 +12,20 @@ from torch import Tensor, nn
 class BehaviorModel(nn.Module):
     """mu_hat(.|s), a model of the data's actions in [-1, 1].
 
-    It is built as `Model(observation_size, action_size, hidden, **options)`.
+    It is built as `Model(observation_size, action_size, hidden_dims, **options)`.
     """
 
-    HIDDEN: ClassVar[tuple[int, ...]]
+    HIDDEN_DIMS: ClassVar[tuple[int, ...]]
     """Widths of its hidden layers where the user gives none."""
     ADAM: ClassVar[dict[str, Any]]
     """Adam's settings that suit it: `lr`, and `betas` where they are not the usual ones."""
 
     @abstractmethod
-    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0) -> Tensor:
+    def loss(
+        self, observations: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0
+    ) -> Tensor:
         """What one optimizer over all parameters minimizes. `step` counts the calls, for models that take turns."""
 
     @abstractmethod
-    def sample(self, states: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N actions for each state, (batch, n, action), without gradients."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mildly.behavior.base import BehaviorModel
 from mildly.data.dataset import Dataset, blocks
-from mildly.data.normalize import Scaling
+from mildly.data.normalize import Normalizer
 
 _BLOCK = 4096  # states decoded at a time
 
@@ -20,12 +20,12 @@ class ActionCache:
     depend on the model's weights and on the seed alone, so they need not be part of a checkpoint.
     """
 
-    def __init__(self, dataset: Dataset, n: int, device: torch.device, scaling: Scaling | None = None) -> None:
-        self.dataset, self.n, self.device, self.scaling = dataset, n, device, scaling
+    def __init__(self, dataset: Dataset, n: int, device: torch.device, normalizer: Normalizer | None = None) -> None:
+        self.dataset, self.n, self.device, self.normalizer = dataset, n, device, normalizer
         self.apart = _ends(dataset)
-        following = torch.arange(1, len(dataset) + 1)
-        following[torch.from_numpy(self.apart)] = len(dataset) + torch.arange(len(self.apart))
-        self.following = following.to(device)
+        successors = torch.arange(1, len(dataset) + 1)
+        successors[torch.from_numpy(self.apart)] = len(dataset) + torch.arange(len(self.apart))
+        self.successors = successors.to(device)
         """Where the actions of each row's successor are."""
         self.actions: Tensor | None = None
         self.edition = -1
@@ -40,8 +40,8 @@ class ActionCache:
         if edition == self.edition:
             return
         random = torch.Generator(device=self.device).manual_seed(seed + 1 + edition)
-        states = len(self.dataset) + len(self.apart)
-        self.actions = torch.empty((states, self.n, self.dataset.action_size), dtype=torch.float16, device=self.device)
+        states, size = len(self.dataset) + len(self.apart), self.dataset.action_size
+        self.actions = torch.empty((states, self.n, size), dtype=torch.float16, device=self.device)
         for start in range(0, states, _BLOCK):
             stop = min(start + _BLOCK, states)
             self.actions[start:stop] = model.sample(self._states(start, stop), self.n, random)
@@ -50,15 +50,15 @@ class ActionCache:
     def gather(self, rows: Tensor) -> Tensor:
         """The actions in s and then in s' of these rows, (2 batch, n, action)."""
         assert self.actions is not None
-        places = torch.cat([rows, self.following.index_select(0, rows)])
+        places = torch.cat([rows, self.successors.index_select(0, rows)])
         return self.actions.index_select(0, places).to(torch.float32)
 
     def _states(self, start: int, stop: int) -> Tensor:
         rows = len(self.dataset)
         own = self.dataset.observations[start : min(stop, rows)]
         ends = self.dataset.next_observations[self.apart[max(start - rows, 0) : max(stop - rows, 0)]]
-        states = torch.from_numpy(np.concatenate([own, ends])).to(self.device)
-        return states if self.scaling is None else self.scaling.apply(states)
+        observations = torch.from_numpy(np.concatenate([own, ends])).to(self.device)
+        return observations if self.normalizer is None else self.normalizer.apply(observations)
 
 
 def _ends(dataset: Dataset) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -33,31 +33,33 @@ _GENERATOR_EVERY = 2  # steps
 class CGAN(BehaviorModel):
     """Generator g(s, e) -> action before tanh; discriminator D(s, action before tanh) -> logit of being the data's."""
 
-    HIDDEN = (400, 300)
+    HIDDEN_DIMS = (400, 300)
     ADAM = {"lr": 2e-4, "betas": (0.4, 0.999)}
 
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int] = HIDDEN) -> None:
+    def __init__(self, observation_size: int, action_size: int, hidden_dims: Sequence[int] = HIDDEN_DIMS) -> None:
         super().__init__()
         self.noise_size = max(1, min(10, observation_size // 2))
-        self.generator_net = mlp((observation_size + self.noise_size, *hidden, action_size), _SLOPE)
-        self.discriminator = mlp((observation_size + action_size, *hidden, 1), _SLOPE)
+        self.generator_net = mlp((observation_size + self.noise_size, *hidden_dims, action_size), _SLOPE)
+        self.discriminator = mlp((observation_size + action_size, *hidden_dims, 1), _SLOPE)
 
-    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0) -> Tensor:
+    def loss(
+        self, observations: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0
+    ) -> Tensor:
         """The discriminator's loss, and in every second step the generator's on top; neither reaches the other."""
-        noise = (_STATE_NOISE * normal(states.shape, states, generator)).clamp(-_STATE_NOISE_CLIP, _STATE_NOISE_CLIP)
-        nearby = states + noise
+        noise = _STATE_NOISE * normal(observations.shape, observations, generator)
+        nearby = observations + noise.clamp(-_STATE_NOISE_CLIP, _STATE_NOISE_CLIP)
         generating = step % _GENERATOR_EVERY == 0
         with torch.set_grad_enabled(generating and torch.is_grad_enabled()):
             made = self.generate(nearby, self._noise(nearby, generator))
-        loss = self.discriminator_loss(states, actions, nearby, made.detach(), generator)
+        loss = self.discriminator_loss(observations, actions, nearby, made.detach(), generator)
         # Without its term the generator's gradients stay None, and Adam leaves it as it is.
         return loss + self.generator_loss(nearby, made) if generating else loss
 
     def discriminator_loss(
-        self, states: Tensor, actions: Tensor, nearby: Tensor, made: Tensor, generator: torch.Generator | None
+        self, observations: Tensor, actions: Tensor, nearby: Tensor, made: Tensor, generator: torch.Generator | None
     ) -> Tensor:
         """How badly the data's actions (1, or a little less) and the generator's (0) are told apart."""
-        real = self.discriminator(torch.cat([states, _atanh(actions)], dim=-1))
+        real = self.discriminator(torch.cat([observations, _atanh(actions)], dim=-1))
         fake = self.discriminator(torch.cat([nearby, made], dim=-1))
         low, high = _LABELS
         labels = low + (high - low) * torch.rand(real.shape, generator=generator, device=real.device, dtype=real.dtype)
@@ -70,20 +72,20 @@ class CGAN(BehaviorModel):
         logits: Tensor = functional_call(self.discriminator, frozen, torch.cat([nearby, made], dim=-1))
         return binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
 
-    def generate(self, states: Tensor, noise: Tensor) -> Tensor:
+    def generate(self, observations: Tensor, noise: Tensor) -> Tensor:
         """g(s, e), an action before tanh."""
-        made: Tensor = self.generator_net(torch.cat([states, noise], dim=-1))
+        made: Tensor = self.generator_net(torch.cat([observations, noise], dim=-1))
         return made
 
     @torch.no_grad()
-    def sample(self, states: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N actions for each state, (batch, n, action), without gradients."""
-        states = states.unsqueeze(1).expand(-1, n, -1)
-        return self.generate(states, self._noise(states, generator)).tanh_()
+        observations = observations.unsqueeze(1).expand(-1, n, -1)
+        return self.generate(observations, self._noise(observations, generator)).tanh_()
 
-    def _noise(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _noise(self, observations: Tensor, generator: torch.Generator | None) -> Tensor:
         """One noise vector for each state."""
-        noise = normal((*states.shape[:-1], self.noise_size), states, generator)
+        noise = normal((*observations.shape[:-1], self.noise_size), observations, generator)
         return noise.clamp_(-_NOISE_CLIP, _NOISE_CLIP)
 
 

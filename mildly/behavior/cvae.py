@@ -23,45 +23,48 @@ from mildly.networks import mlp, normal
 class CVAE(BehaviorModel):
     """Encoder E(s, a) -> N(mean, std) over latents; decoder D(s, z) -> action in [-1, 1]."""
 
-    HIDDEN = (750, 750)
+    HIDDEN_DIMS = (750, 750)
     ADAM = {"lr": 1e-3}
 
     def __init__(
         self,
         observation_size: int,
         action_size: int,
-        hidden: Sequence[int] = HIDDEN,
+        hidden_dims: Sequence[int] = HIDDEN_DIMS,
         latent_size: int | None = None,
         latent_clip: float | None = 0.5,
-        log_std_range: tuple[float, float] = (-4.0, 15.0),
+        log_std_min: float = -4.0,
+        log_std_max: float = 15.0,
         kl_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.latent_size = 2 * action_size if latent_size is None else latent_size
         self.latent_clip = latent_clip
-        self.log_std_range = log_std_range
+        self.log_std_range = log_std_min, log_std_max
         self.kl_weight = kl_weight
-        self.encoder = mlp((observation_size + action_size, *hidden, 2 * self.latent_size))
-        self.decoder = mlp((observation_size + self.latent_size, *hidden, action_size))
+        self.encoder = mlp((observation_size + action_size, *hidden_dims, 2 * self.latent_size))
+        self.decoder = mlp((observation_size + self.latent_size, *hidden_dims, action_size))
 
-    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0) -> Tensor:
+    def loss(
+        self, observations: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0
+    ) -> Tensor:
         """The negative evidence bound, averaged over the batch."""
-        mean, log_std = self.encoder(torch.cat([states, actions], dim=-1)).chunk(2, dim=-1)
+        mean, log_std = self.encoder(torch.cat([observations, actions], dim=-1)).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
         latents = mean + log_std.exp() * normal(mean.shape, mean, generator)
-        reconstruction = (actions - self.decode(states, latents)).square().sum(-1)
+        reconstruction = (actions - self.decode(observations, latents)).square().sum(-1)
         divergence = 0.5 * (mean.square() + (2 * log_std).exp() - 1 - 2 * log_std).sum(-1)
         loss: Tensor = (reconstruction + self.kl_weight * divergence).mean()
         return loss
 
-    def decode(self, states: Tensor, latents: Tensor) -> Tensor:
+    def decode(self, observations: Tensor, latents: Tensor) -> Tensor:
         """D(s, z)."""
-        return torch.tanh(self.decoder(torch.cat([states, latents], dim=-1)))
+        return torch.tanh(self.decoder(torch.cat([observations, latents], dim=-1)))
 
     @torch.no_grad()
-    def sample(self, states: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N actions for each state, (batch, n, action), without gradients."""
-        latents = normal((states.shape[0], n, self.latent_size), states, generator)
+        latents = normal((observations.shape[0], n, self.latent_size), observations, generator)
         if self.latent_clip is not None:
             latents.clamp_(-self.latent_clip, self.latent_clip)
-        return self.decode(states.unsqueeze(1).expand(-1, n, -1), latents)
+        return self.decode(observations.unsqueeze(1).expand(-1, n, -1), latents)

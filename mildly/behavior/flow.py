@@ -7,7 +7,7 @@ The velocity v that minimizes it carries N(0, I) at time 0 to the data's actions
 found by following dx/dt = v(s, x, t) from a draw of noise, in a few midpoint steps, and is clipped to [-1, 1].
 
 It has no weights to balance and no contest to lose, and keeps apart modes that the CVAE averages. The price is eight
-passes a draw where the CVAE needs one. At its own widths that costs as much as the CVAE's single pass at the paper's.
+passes per draw where the CVAE needs one. At its own widths that costs as much as the CVAE's single pass at the paper's.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ _STEPS = 4  # of the midpoint rule; fewer leave many actions between modes, more
 class Flow(BehaviorModel):
     """Velocity v(s, x, t), which carries noise to actions."""
 
-    HIDDEN = (192, 192, 192)
+    HIDDEN_DIMS = (192, 192, 192)
     ADAM = {"lr": 1e-3}
 
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int] = HIDDEN) -> None:
+    def __init__(self, observation_size: int, action_size: int, hidden_dims: Sequence[int] = HIDDEN_DIMS) -> None:
         super().__init__()
         self.action_size = action_size
-        self.velocity = mlp((observation_size + action_size + 1, *hidden, action_size))
+        self.velocity = mlp((observation_size + action_size + 1, *hidden_dims, action_size))
 
-    def loss(self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0) -> Tensor:
+    def loss(
+        self, observations: Tensor, actions: Tensor, generator: torch.Generator | None = None, step: int = 0
+    ) -> Tensor:
         """The velocity's squared error, summed over the action's dimensions, averaged over batch and draws."""
-        states, actions = states.repeat(_DRAWS, 1), actions.repeat(_DRAWS, 1)
+        observations, actions = observations.repeat(_DRAWS, 1), actions.repeat(_DRAWS, 1)
         noise = normal(actions.shape, actions, generator)
         time = torch.rand((len(actions), 1), generator=generator, device=actions.device, dtype=actions.dtype)
-        velocity = self.velocity(torch.cat([states, torch.lerp(noise, actions, time), time], dim=-1))
+        velocity = self.velocity(torch.cat([observations, torch.lerp(noise, actions, time), time], dim=-1))
         loss: Tensor = (velocity - (actions - noise)).square().sum(-1).mean()
         return loss
 
     @torch.no_grad()
-    def sample(self, states: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N actions for each state, (batch, n, action), without gradients."""
-        x = normal((len(states), n, self.action_size), states, generator)
+        x = normal((len(observations), n, self.action_size), observations, generator)
         size = 1 / _STEPS
-        states = states.unsqueeze(1).expand(-1, n, -1)
+        observations = observations.unsqueeze(1).expand(-1, n, -1)
         for k in range(_STEPS):
-            middle = x + size / 2 * self._at(states, x, k * size)
-            x += size * self._at(states, middle, (k + 0.5) * size)
+            middle = x + size / 2 * self._at(observations, x, k * size)
+            x += size * self._at(observations, middle, (k + 0.5) * size)
         return x.clamp_(-1, 1)
 
-    def _at(self, states: Tensor, x: Tensor, time: float) -> Tensor:
+    def _at(self, observations: Tensor, x: Tensor, time: float) -> Tensor:
         """v(s, x, t) at one time for all."""
-        velocity: Tensor = self.velocity(torch.cat([states, x, torch.full_like(x[..., :1], time)], dim=-1))
+        velocity: Tensor = self.velocity(torch.cat([observations, x, torch.full_like(x[..., :1], time)], dim=-1))
         return velocity

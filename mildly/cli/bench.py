@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
-import tyro
-
+from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, unknown_name
 
@@ -38,7 +37,7 @@ class Options:
     """cpu, cuda, ..."""
     threads: int | None = None
     """CPU threads; all cores by default."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print a list of JSON rows instead of a table."""
 
 
@@ -99,6 +98,6 @@ def main(args: Sequence[str]) -> int:
     out = console()
     out.print(shown)
     products = ", ".join(dict.fromkeys(f"{row.largest_product} ({row.preset})" for row in rows))
-    out.print("\nspeed: steps a second, as a multiple of the algorithm's preset paper, taken by turns in this run.")
+    out.print("\nspeed: steps per second, as a multiple of the algorithm's preset paper, taken by turns in this run.")
     out.print(f"{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
     return 0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.progress import Progress
 
+from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 
 
@@ -20,7 +20,7 @@ from mildly.cli.output import console, parse, table
 class Options:
     """Options of `mildly evaluate`."""
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, Mark.POSITIONAL]
     """A run's folder (or a policy's, with --env)."""
     env: str | None = None
     """Another environment than the run's."""
@@ -28,7 +28,7 @@ class Options:
     """Episodes to run."""
     seed: int | None = None
     """Episode i starts from environment seed 1000 * SEED + 100 + i; by default the run's own seed."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
 
 

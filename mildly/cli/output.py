@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import tyro
 from rich.console import Console
 from rich.table import Table
+
+from mildly.cli import flags
+from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 
 T = TypeVar("T")
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:
-    """Typed options from arguments; a wrong flag ends with a message and exit code 2."""
-    return tyro.cli(
-        kind,
-        args=list(args),
-        prog=prog,
-        description=description,
-        use_underscores=False,
-    )
+    """Typed options from arguments. `--help` shows the page and ends the program."""
+    known = flags.flags_of(kind)
+    if asks_for_help(args):
+        Page(description, usage_of(prog, known), sections_of(known)).show()
+        raise SystemExit(0)
+    return flags.build(kind, flags.read(args, known, prog))
 
 
 def console() -> Console:

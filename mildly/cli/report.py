@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
 from rich.console import Console
 
+from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
 
 if TYPE_CHECKING:
@@ -16,35 +16,36 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Options:
+class ReportOptions:
     """Options of `mildly report`."""
 
-    folders: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR [DIR ...]")]
+    folders: Annotated[tuple[str, ...], Mark.POSITIONAL, Arg(metavar="DIR [DIR ...]")]
     """Run folders, or folders with runs anywhere below."""
-    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "report.html"
+    output: Annotated[str, Arg(aliases=("-o",), metavar="FILE")] = "report.html"
     """The page to write."""
-    csv: Annotated[str | None, tyro.conf.arg(metavar="DIR|FILE")] = None
+    csv: Annotated[str | None, Arg(metavar="DIR|FILE")] = None
     """Also write the summary and the curves as CSV: into a folder, or to FILE.csv and FILE-curves.csv."""
-    latex: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    latex: Annotated[str | None, Arg(metavar="FILE")] = None
     """Also write the summary as a LaTeX table."""
-    figures: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    figures: Annotated[str | None, Arg(metavar="DIR")] = None
     """Also write the charts as PNG and SVG files into a folder (needs the extra 'plot')."""
 
 
 def main(args: Sequence[str]) -> int:
     """Parse, read, write, print."""
     options = parse(
-        Options,
+        ReportOptions,
         args,
         prog="mildly report",
         description="Compare runs on one page: scores, curves, value estimates, intervals, cost, settings.",
     )
+    from mildly.files import writable
     from mildly.report.charts import chart_specs
     from mildly.report.comparison import compare
     from mildly.report.export import write_csv, write_latex
-    from mildly.report.page import make_report, writable, write_page
+    from mildly.report.page import make_report, write_page
 
-    writable(options.output)  # a wrong name is told before a thousand runs are read
+    writable(options.output)  # before a thousand runs are read
     report = make_report(options.folders)
     comparison = compare(report)
     written = [write_page(report, options.output, comparison)]
@@ -65,7 +66,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _print_summary(out: Console, report: Report) -> None:
-    from mildly.report.summary import HOW, score_text, sentences, steps_text
+    from mildly.report.summary import SCORE_NOTE, score_text, sentences, steps_text
 
     rows = table("data set", "algorithm", "score", "", "seeds", "steps")
     rows.columns[1].justify = "left"
@@ -75,9 +76,9 @@ def _print_summary(out: Console, report: Report) -> None:
     out.print(" ".join(sentences(report)))
     out.print()
     out.print(rows)
-    out.print(f"\n{HOW}" + (" *: highest on its data set." if report.best else ""))
-    for lost in report.unreadable:
-        out.print(f"cannot be read: {lost.path}: {lost.problem}")
+    out.print(f"\n{SCORE_NOTE}" + (" *: highest on its data set." if report.best else ""))
+    for unreadable in report.unreadable:
+        out.print(f"cannot be read: {unreadable.path}: {unreadable.problem}")
     for record in report.records:
         for problem in record.problems:
             out.print(f"damaged in part: {record.path}: {problem}")

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
+from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 
 if TYPE_CHECKING:
@@ -21,47 +20,48 @@ _DESCRIPTION = """Train every combination of algorithms, data sets, fields and s
   algorithms = ["bc", "mcq"]
   datasets = ["pendulum-mixed", "hopper-mixed"]
   seeds = 3                 # 0, 1, 2; or a list
-  preset = "small"          # also steps, eval_every, episodes, env, log_every, checkpoint_every, device, check
+  preset = "small"          # this and other options of 'mildly train'
   steps = 6000
 
-  [fields]                  # any hyperparameters; a list of values is crossed with all else
-  lam = [0.5, 0.7]
+  [fields]                  # any hyperparameters of 'mildly train ALGO'
+  lam = [0.5, 0.7]          # a list of values: each is crossed with all else
+  behavior.model = "flow"   # a field inside a group: with a dot
 
   [mcq]                     # for one algorithm alone
   steps = 8000
 
-  [mcq.variants.careful]    # settings with a name, each of them run
+  [mcq.variants.careful]    # named variants, each of them run
   lam = 0.3
   [mcq.variants.robust]
   preset = "robust"
 
-Whatever ends a sweep, the same command goes on where it stood.
+The same command resumes a sweep that was stopped or killed.
 """
 
 
 @dataclass
-class Options:
+class SweepOptions:
     """Options of `mildly sweep`."""
 
-    spec: Annotated[Path, tyro.conf.Positional]
+    spec: Annotated[Path, Mark.POSITIONAL]
     """The TOML file."""
     out: Path
     """The sweep's folder; each job is a run folder below it."""
     workers: int | None = None
-    """Jobs at a time; as many as the cores have room for by default."""
+    """Jobs at a time; by default the number of cores divided by --threads."""
     threads: int = 1
-    """CPU threads of a job."""
+    """CPU threads per job."""
     retries: int = 2
-    """How often a job that failed is tried again, from its last checkpoint."""
+    """How often a failed job is run again, from its last checkpoint."""
     ray: str | None = None
-    """Address of a Ray cluster that does the work: HOST:PORT, or auto for the one that runs here."""
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Address of a Ray cluster to run on: HOST:PORT, or auto for the one that runs here."""
+    dry_run: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Only list the jobs."""
 
 
 def main(args: Sequence[str]) -> int:
     """Parse, run, print the scores."""
-    options = parse(Options, args, prog="mildly sweep", description=_DESCRIPTION)
+    options = parse(SweepOptions, args, prog="mildly sweep", description=_DESCRIPTION)
     from mildly.experiments.spec import expand, read_spec
     from mildly.experiments.sweep import run_sweep
     from mildly.training.loop import Stopped
@@ -86,21 +86,21 @@ def main(args: Sequence[str]) -> int:
         print(stopped, file=sys.stderr)
         return stopped.exit_code
     _print_scores(jobs, options.out)
-    for name, words in failed.items():
-        print(f"failed: {name}; the last lines of {options.out / name}.log:\n{words}\n", file=sys.stderr)
+    for name, log_tail in failed.items():
+        print(f"failed: {name}; the last lines of {options.out / name}.log:\n{log_tail}\n", file=sys.stderr)
     out.print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs complete in {options.out}")
     out.print(f"next: mildly report {shlex.quote(str(options.out))} -o report.html")
     return 1 if failed else 0
 
 
 def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
-    from mildly.experiments.summary import summarize
+    from mildly.experiments.final_scores import final_scores
 
-    rows = summarize(jobs, folder)
+    rows = final_scores(jobs, folder)
     datasets = list(dict.fromkeys(name for row in rows.values() for name in row))
     shown = table("final score", *datasets)
-    for (algorithm, setting), row in rows.items():
-        shown.add_row(f"{algorithm} {setting}".strip(), *(str(row.get(name, "-")) for name in datasets))
+    for (algorithm, variant), row in rows.items():
+        shown.add_row(f"{algorithm} {variant}".strip(), *(str(row.get(name, "-")) for name in datasets))
     out = console()
     out.print(shown)
     out.print("mean ± standard deviation over seeds\n")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Options:
     """The same seed, the same processes."""
     out: Path | None = None
     """A folder to draw the figures into."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print JSON instead of tables."""
 
 

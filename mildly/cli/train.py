@@ -2,56 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
+from mildly.cli.flags import flags_of, read
+from mildly.cli.help import Page, Section, asks_for_help, flag_rows, group_sections, usage_of
+from mildly.cli.marks import Arg
 from mildly.cli.output import console, parse
 from mildly.errors import MildlyError
 
-_USAGE = """usage: mildly train ALGO --dataset NAME_OR_PATH [--preset paper] [--steps N] [--seed 0] [--out DIR] ...
-       mildly train --resume DIR [--steps N] [--device NAME] [--threads N]
+if TYPE_CHECKING:
+    from mildly.algorithms.base import Algorithm
 
-algorithms:
-{algorithms}
+_ABOUT = """Train a policy on logged data, or resume a training.
 
-'mildly train ALGO --help' shows every option and hyperparameter with its meaning and default.
-"""
+'mildly train ALGO --help' shows every option and hyperparameter with its meaning and default."""
+
+_NETWORKS = (
+    "hidden_dims",
+    "_lr",
+    "batch_size",
+    "layer_norm",
+    "tau",
+    "log_std_min",
+    "log_std_max",
+    "dropout",
+    "normalize_observations",
+    "weight_decay",
+)
+"""How the names of fields end that are about networks and their optimization, and not about the method."""
 
 
 @dataclass
 class Options:
     """Options of a training run that are not the algorithm's."""
 
-    dataset: str
-    """A data set's name, file or folder (see 'mildly data --help')."""
-    preset: str = "paper"
-    """Named set of hyperparameters."""
+    dataset: Annotated[str, Arg(metavar="SET")]
+    """A data set's name, file or folder; 'mildly data list' shows the names."""
+    preset: Annotated[str, Arg(metavar="NAME")] = "paper"
+    """A named set of hyperparameters, one of those above."""
     steps: int = 1_000_000
-    """Gradient steps."""
+    """Gradient steps; phases before them, such as a warm-up, have steps of their own."""
     seed: int = 0
-    """Same seed, same bits."""
-    out: str | None = None
+    """Decides all random numbers: the same seed gives the same run, to the bit."""
+    out: Annotated[str | None, Arg(metavar="DIR")] = None
     """The run's folder; by default a new one under runs/."""
     eval_every: int = 5_000
     """Gradient steps between evaluations; 0 for none."""
     episodes: int = 10
     """Episodes of an evaluation."""
-    env: str | None = None
+    env: Annotated[str | None, Arg(metavar="NAME")] = None
     """Environment to evaluate in, if not the data set's own."""
     log_every: int = 200
     """Gradient steps between lines of metrics."""
     checkpoint_every: int = 1_000
     """Gradient steps between checkpoints."""
-    device: str = "auto"
+    device: Annotated[str, Arg(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     threads: int | None = None
     """CPU threads; all cores by default."""
-    data_dir: str | None = None
+    data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
     """Folder in which data set names are looked for first."""
     check: bool = True
     """Look at the data first, and refuse what training would go wrong on."""
@@ -63,11 +75,11 @@ class Options:
 class ResumeOptions:
     """Options of `mildly train --resume`."""
 
-    resume: str
+    resume: Annotated[str, Arg(metavar="DIR")]
     """The folder of the run to go on with."""
     steps: int | None = None
     """A new total of gradient steps, to prolong the run."""
-    device: str | None = None
+    device: Annotated[str | None, Arg(metavar="NAME")] = None
     """Another device than the run was started on; the bits may then differ."""
     threads: int | None = None
     """Another number of CPU threads; the bits may then differ."""
@@ -83,50 +95,80 @@ def main(args: Sequence[str]) -> int:
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
         return _train(lambda loop: loop.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
-        width = max(map(len, ALGORITHMS))
-        listed = "\n".join(f"  {name:<{width}}  {_first_line(kind)}" for name, kind in sorted(ALGORITHMS.items()))
-        print(_USAGE.format(algorithms=listed), end="")
+        _overview(ALGORITHMS).show()
         return 0 if args else 2
     if args[0].startswith("-"):
         raise MildlyError(
             f"name an algorithm first: mildly train ALGO --dataset ...; there are {', '.join(sorted(ALGORITHMS))}."
         )
-    name, rest = args[0], list(args[1:])
+    name, rest = args[0], args[1:]
     kind = algorithm_named(name)
-    options, config = _parse_options(name, kind, rest)
-    common = {f.name: getattr(options, f.name) for f in dataclasses.fields(Options)}
-    return _train(lambda loop: loop.train(name, **common, **dataclasses.asdict(config)))
+    if asks_for_help(rest):
+        help_page(name, kind, rest).show()
+        return 0
+    given = read(rest, [*flags_of(Options), *flags_of(kind.Config)], f"mildly train {name}")
+    return _train(lambda loop: loop.train(name, **given))
 
 
-def _parse_options(name: str, kind: Any, rest: list[str]) -> tuple[Any, Any]:
-    """Flags win over the paper's values for the data set, which win over the preset.
+def _overview(algorithms: Mapping[str, type[Algorithm]]) -> Page:
+    rows = [(name, _first_line(kind)) for name, kind in sorted(algorithms.items())]
+    usage = "mildly train ALGO --dataset SET [options]\nmildly train --resume DIR [options]"
+    return Page(_ABOUT, usage, [Section("Algorithms", rows)])
 
-    The preset and the data set are read first, because they decide the defaults that the help shows.
-    """
-    from mildly.algorithms.base import make_config
-    from mildly.data.registry import name_of
 
-    preset = _value_of("--preset", rest) or "paper"
-    dataset = _value_of("--dataset", rest)
-    name_in_tables = name_of(dataset, _value_of("--data-dir", rest)) if dataset else ""
-    defaults = make_config(kind, preset, name_in_tables, {})
-    combined = dataclasses.make_dataclass(
-        "TrainOptions",
-        [
-            ("run", Annotated[Options, tyro.conf.OmitArgPrefixes]),
-            ("hyperparameters", Annotated[kind.Config, tyro.conf.OmitArgPrefixes], field(default=defaults)),
-        ],
-    )
-    description = f"{_first_line(kind)}\n\nPresets: {', '.join(kind.PRESETS)}."
-    parsed: Any = parse(combined, rest, prog=f"mildly train {name}", description=description)
-    return parsed.run, parsed.hyperparameters
+def help_page(name: str, kind: type[Algorithm], args: Sequence[str]) -> Page:
+    """The help of an algorithm. The preset and the data set among the arguments decide the defaults that it shows."""
+    from mildly.algorithms.config import make_config
+
+    preset, dataset = _value_of("--preset", args) or "paper", _value_of("--dataset", args)
+    data = _name_in_tables(dataset, _value_of("--data-dir", args)) if dataset else ""
+    run, fields = flags_of(Options), flags_of(kind.Config, make_config(kind, preset, data, {}))
+    key_fields = kind.KEY_FIELDS
+    key = sorted((flag for flag in fields if flag.name in key_fields), key=lambda flag: key_fields.index(flag.name))
+    others = [flag for flag in fields if flag.name not in key_fields]
+    others = sorted(others, key=lambda flag: _depth(kind.Config, flag.name.split(".")[0]))
+    own = [flag for flag in others if flag.group is None]
+    titled = {
+        "Run": run,
+        "First to change": key,
+        "Method": [flag for flag in own if not flag.name.endswith(_NETWORKS)],
+        "Networks and optimization": [flag for flag in own if flag.name.endswith(_NETWORKS)],
+    }
+    sections = [Section(title, flag_rows(flags)) for title, flags in titled.items() if flags]
+    shown = f"The defaults below are those of {preset}{f' on {data}' if data else ''}."
+    usage = usage_of(f"mildly train {name}", run)
+    return Page(_first_line(kind), usage, [_presets(kind, shown), *sections, *group_sections(others)])
+
+
+def _depth(config: type, name: str) -> int:
+    """How far up a field or a group was last said anew: a method's own comes first, what all have in common last."""
+    return next(i for i, base in enumerate(config.__mro__) if name in vars(base).get("__annotations__", ()))
+
+
+def _presets(kind: type[Algorithm], shown: str) -> Section:
+    """The presets with a few words each."""
+    return Section("Presets", [(preset, kind.PRESET_NOTES.get(preset, "")) for preset in kind.PRESETS], shown)
+
+
+def _name_in_tables(dataset: str, data_dir: str | None) -> str:
+    """The name by which tables of hyperparameters know a data set, as far as it is told without opening a file."""
+    from mildly.data.dataset import Dataset
+    from mildly.data.official import name_of_file
+    from mildly.data.registry import MINARI, find_local
+
+    path = find_local(dataset, data_dir)
+    if path is None:
+        return dataset.removeprefix(MINARI)
+    if (path / "dataset.json").is_file():
+        return Dataset.describe(path).name
+    return name_of_file(path.name) or path.name.split(".")[0].replace("_", "-")
 
 
 def _value_of(flag: str, args: Sequence[str]) -> str | None:
     """The last value given to a flag, as `--flag value` or `--flag=value`."""
     found = None
     for i, arg in enumerate(args):
-        if arg == flag and i + 1 < len(args):
+        if arg == flag and i + 1 < len(args) and not args[i + 1].startswith("--"):
             found = args[i + 1]
         elif arg.startswith(f"{flag}="):
             found = arg.split("=", 1)[1]

@@ -1,10 +1,12 @@
 """Agents that learn online, to make data with: a folder holds one SAC training, which can be stopped at any moment.
 
     agent.json              the environment, the seed, the hyperparameters, versions
-    evaluations.jsonl       a line an evaluation; the first (step 0) is of uniformly random actions
+    metrics.jsonl           a line every thousand steps: losses and value estimates
+    evaluations.jsonl       a line per evaluation; the first (step 0) is of uniformly random actions
     snapshots/STEP/         the policy at each evaluation
     experience.bin          every transition so far, one record behind the other
     checkpoint.safetensors  the learner's whole state, replaced atomically
+    timing.json             seconds spent on updates, steps of the environment, evaluation, checkpoints; peak memory
     references.json         the returns of random actions and of the expert, on episodes of their own
 
 A checkpoint is written only where an episode ends, and every episode starts from a seed of its own: then the
@@ -18,6 +20,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,20 +28,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from mildly.algorithms.base import build_config, stream_seed
+from mildly.algorithms.config import build_config
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.collect.online import OnlineLearner
-from mildly.collect.rollouts import describe, unit_bounds
-from mildly.data.dataset import DTYPES, FIELDS, Array, Meta
-from mildly.environments import make_env
+from mildly.collect.online import EnvironmentSource
+from mildly.collect.rollouts import describe
+from mildly.data.dataset import DTYPES, FIELDS, Array
+from mildly.environments import action_space_of, make_env
 from mildly.errors import MildlyError, unknown_name
-from mildly.evaluation.rollout import rollout
+from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.files import atomic_write
 from mildly.policy import Policy, load_policy
-from mildly.run import Run, versions
-from mildly.training import checkpoint
+from mildly.run import OtherFormat, Run, check_format, versions
+from mildly.state import stream_seed
+from mildly.training.trainer import Schedule, Trainer
 
-FORMAT = 1
+FORMAT = 2
+_LOG_EVERY = 1_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class AgentPlan:
 
     env_id: str
     seed: int = 0
-    sac: SACConfig = field(default_factory=lambda: SACConfig(hidden=(256, 256), batch_size=128, critic_lr=1e-3))
+    sac: SACConfig = field(default_factory=lambda: SACConfig(hidden_dims=(256, 256), batch_size=128, critic_lr=1e-3))
     random_steps: int = 5_000
     """Uniformly random actions at the start, without learning."""
     eval_every: int = 5_000
@@ -56,7 +61,7 @@ class AgentPlan:
     reference_episodes: int = 50
     """Episodes in which the reference returns are measured."""
     checkpoint_every: int = 1_000
-    """Environment steps between checkpoints, at least: they wait for the end of an episode."""
+    """Environment steps after which a checkpoint is due; it waits for the end of the episode."""
 
     @classmethod
     def preset(cls, name: str, env_id: str, seed: int = 0) -> AgentPlan:
@@ -78,12 +83,13 @@ def read_plan(folder: str | os.PathLike[str]) -> tuple[AgentPlan, int] | None:
     path = Path(folder) / "agent.json"
     try:
         values = json.loads(path.read_text())
-        if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']}, expected {FORMAT}")
+        check_format(path, values["format"], FORMAT)
         sac = build_config(SAC, values["plan"]["sac"])
         return AgentPlan(**values["plan"] | {"sac": sac}), int(values["steps"])
     except FileNotFoundError:
         return None
+    except OtherFormat:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, MildlyError) as error:
         raise MildlyError(f"{path}: damaged ({error}).") from error
 
@@ -188,131 +194,87 @@ def train_agent(
     torch.set_num_threads(1)  # small networks gain nothing from more, and bits depend on their number
     try:
         with Run(folder).locked():
-            training = _Training(folder, plan)
-            training.restore(steps)
-            if training.step < steps:
-                training.go(steps, progress)
+            trained = _train(folder, plan, steps, progress)
     finally:
         torch.set_num_threads(threads)
-    return Agent(folder, plan, training.step)
+    return Agent(folder, plan, trained)
 
 
-class _Training:
-    """An agent in memory."""
+def _train(folder: Path, plan: AgentPlan, steps: int, progress: Callable[[int, float], None] | None) -> int:
+    """Train to the end of the episode in which the last step falls; the steps that were made."""
+    run, meta, agent = Run(folder), describe(folder.name, plan.env_id), Agent(folder, plan, 0)
+    row = record(plan.env_id)
+    algorithm = SAC(plan.sac, row["observations"].shape[0], row["actions"].shape[0], seed=plan.seed)
 
-    def __init__(self, folder: Path, plan: AgentPlan) -> None:
-        self.agent, self.run, self.plan = Agent(folder, plan, 0), Run(folder), plan
-        self.record = record(plan.env_id)
-        self.meta: Meta = describe(folder.name, plan.env_id)
-        sizes = self.record["observations"].shape[0], self.record["actions"].shape[0]
-        self.algorithm = SAC(plan.sac, *sizes, seed=plan.seed)
-        self.episode = self.step = self.saved = 0
-        self.experience = folder / "experience.bin"
+    def evaluate(step: int) -> Evaluation:
+        """Run the policy, and keep it."""
+        policy = algorithm.policy(meta)
+        policy.save(agent.snapshot(step))
+        return rollout(policy, meta, episodes=plan.eval_episodes, seed=plan.seed)
 
-    def restore(self, steps: int) -> None:
-        """Go to where the checkpoint stands, and cut off what was written after it."""
-        facts: dict[str, Any] = {"step": 0, "episode": 0, "lines": {}}
-        tensors: dict[str, torch.Tensor] = {}
-        if self.run.checkpoint.exists():
-            tensors, facts = checkpoint.load(self.run.checkpoint)
-        self.step = self.saved = facts["step"]
-        self.episode = facts["episode"]
-        size = self.step * self.record.itemsize
-        self.experience.touch()
-        if self.experience.stat().st_size < size:
-            raise MildlyError(f"{self.experience}: shorter than the checkpoint knows. Restore it from a copy.")
-        os.truncate(self.experience, size)
-        self.run.rewind(facts["lines"])
-        if self.step >= steps:
-            return
-        self.learner = OnlineLearner(
-            self.algorithm,
-            self.meta,
-            capacity=max(steps, self.step),
-            random_steps=self.plan.random_steps,
-            seed=self.plan.seed,
+    with closing(_ExperienceFile(folder / "experience.bin", row)) as log:
+        source = EnvironmentSource(
+            algorithm,
+            plan.env_id,
+            seed=plan.seed,
+            random_steps=plan.random_steps,
+            episode_seed=lambda episode: stream_seed(plan.seed, f"episode {episode}") % 2**31,
+            log=log,
         )
-        if tensors:
-            self._restore_learner(tensors, facts)
+        schedule = Schedule(steps, _LOG_EVERY, plan.eval_every, plan.checkpoint_every, ends=False)
+        trainer = Trainer(run, algorithm, source, schedule, evaluate=evaluate)
+        trainer.restore()
+        if not run.evaluations():
+            random = rollout(_Random(plan), meta, episodes=plan.reference_episodes, seed=plan.seed + 1)
+            run.append("evaluations.jsonl", {"step": 0, **random.to_json()})
+        trainer.train(_Monitor(progress, float(run.evaluations()[-1]["mean_return"])))
+        source.env.close()
+    return trainer.step
 
-    def _restore_learner(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        learner = self.learner
-        try:
-            self.algorithm.load_state_dict({n.removeprefix("algorithm."): t for n, t in tensors.items()})
-            learner.sampler.set_state(tensors["sampler"])
-            learner.rng.bit_generator.state = facts["rng"]
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise MildlyError(f"{self.run.checkpoint}: does not fit the agent's plan ({error}).") from error
-        rows = np.fromfile(self.experience, self.record)
-        for name, column in learner.replay.columns.items():
-            column[: self.step] = torch.from_numpy(rows[name].astype(np.float32))
-        learner.step = learner.replay.size = self.step
 
-    def go(self, steps: int, progress: Callable[[int, float], None] | None) -> None:
-        """Train to the end of the episode in which the last step falls."""
-        value = self._evaluate_random() if self.step == 0 else float(self.run.evaluations()[-1]["mean_return"])
-        with self.experience.open("ab") as experience:
-            while self.step < steps:
-                self.learner.start_episode(stream_seed(self.plan.seed, f"episode {self.episode}") % 2**31)
-                ended = False
-                while not ended:
-                    self._make_room()
-                    transition = self.learner.one_step()
-                    experience.write(self._as_record(transition))
-                    self.step = self.learner.step
-                    ended = transition["terminated"] or transition["truncated"]
-                    if self.step % self.plan.eval_every == 0:
-                        value = self._evaluate()
-                    if progress is not None:
-                        progress(self.step, value)
-                self.episode += 1
-                if self.step - self.saved >= self.plan.checkpoint_every or self.step >= steps:
-                    experience.flush()
-                    os.fsync(experience.fileno())
-                    self._save()
-        self.learner.env.close()
+class _Monitor:
+    """Calls a function with the step and the last evaluation's return."""
 
-    def _as_record(self, transition: Mapping[str, Any]) -> bytes:
-        return np.array([tuple(transition[name] for name in FIELDS)], self.record).tobytes()
+    def __init__(self, progress: Callable[[int, float], None] | None, value: float) -> None:
+        self.progress, self.value = progress, value
 
-    def _make_room(self) -> None:
-        """The episode that is under way at the last step may be a long one."""
-        replay = self.learner.replay
-        if replay.size == len(replay.columns["rewards"]):
-            for name, column in replay.columns.items():
-                replay.columns[name] = torch.cat([column, torch.zeros_like(column)])
+    def begin(self, phase: str, steps: int, step: int) -> None:
+        pass
 
-    def _evaluate(self) -> float:
-        """Run the policy, keep it and its returns."""
-        state = self.algorithm.state_dict()
-        if not all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point()):
-            raise MildlyError(
-                f"{self.run.path}: the agent's training diverged before step {self.step}. Use another seed."
-            )
-        policy = self.algorithm.policy(self.meta)
-        policy.save(self.agent.snapshot(self.step))
-        result = rollout(policy, self.meta, episodes=self.plan.eval_episodes, seed=self.plan.seed)
-        self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
-        return result.mean_return
+    def tick(self, step: int) -> None:
+        if self.progress is not None:
+            self.progress(step, self.value)
 
-    def _evaluate_random(self) -> float:
-        policy, episodes = _Random(self.plan), self.plan.reference_episodes
-        result = rollout(policy, self.meta, episodes=episodes, seed=self.plan.seed + 1)
-        self.run.append("evaluations.jsonl", {"step": 0, **result.to_json()})
-        return result.mean_return
+    def metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
+        pass
 
-    def _save(self) -> None:
-        learner = self.learner
-        tensors = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state_dict().items()}
-        tensors["sampler"] = learner.sampler.get_state()
-        facts = {
-            "step": self.step,
-            "episode": self.episode,
-            "rng": learner.rng.bit_generator.state,
-            "lines": self.run.secure_lines(),
-        }
-        checkpoint.save(self.run.checkpoint, tensors, facts)
-        self.saved = self.step
+    def evaluated(self, step: int, result: Evaluation) -> None:
+        self.value = result.mean_return
+
+
+class _ExperienceFile:
+    """`experience.bin`: every transition, one record behind the other."""
+
+    def __init__(self, path: Path, row: np.dtype[Any]) -> None:
+        self.path, self.row = path, row
+        self.file = path.open("ab")
+
+    def append(self, transition: Mapping[str, Any]) -> None:
+        self.file.write(np.array([tuple(transition[name] for name in FIELDS)], self.row).tobytes())
+
+    def flush(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def rewind(self, rows: int) -> Mapping[str, Array]:
+        if self.path.stat().st_size < rows * self.row.itemsize:
+            raise MildlyError(f"{self.path}: shorter than the checkpoint knows. Restore it from a copy.")
+        os.truncate(self.path, rows * self.row.itemsize)
+        kept = np.fromfile(self.path, self.row)
+        return {name: kept[name] for name in FIELDS}
+
+    def close(self) -> None:
+        self.file.close()
 
 
 class _Random:
@@ -320,13 +282,14 @@ class _Random:
 
     def __init__(self, plan: AgentPlan) -> None:
         env = make_env(plan.env_id)
-        self.low, self.high = unit_bounds(env)
+        self.space = action_space_of(env)
         env.close()
         self.rng = np.random.default_rng(plan.seed)
 
     def act(self, observations: Array) -> Array:
         """Actions for a batch."""
-        return self.rng.uniform(self.low, self.high, (len(observations), len(self.low))).astype(np.float32)
+        shape = len(observations), self.space.size
+        return self.rng.uniform(self.space.low, self.space.high, shape).astype(np.float32)
 
 
 def record(env_id: str) -> np.dtype[Any]:

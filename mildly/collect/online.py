@@ -1,111 +1,85 @@
-"""Online training: act in an environment, learn from what happens. Used to make the behavior policies of data sets."""
+"""Batches from an environment: act, remember, sample. The trainer's source for agents that learn online."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from mildly.algorithms.base import Algorithm
-from mildly.collect.rollouts import unit_bounds
-from mildly.data.dataset import FIELDS, Array, Dataset, Meta
-from mildly.data.replay import Replay
-from mildly.environments import make_env
-from mildly.evaluation.rollout import rollout
+from mildly.data.batches import Buffer
+from mildly.data.dataset import FIELDS, Array
+from mildly.environments import action_space_of, make_env
+from mildly.training.trainer import Source
+
+Transition = dict[str, Any]
 
 
-@dataclass
-class OnlineRun:
-    """An algorithm that learned online, everything it experienced, and its returns on the way."""
+class ExperienceLog(Protocol):
+    """Keeps every transition outside the checkpoint."""
 
-    algorithm: Algorithm
-    experience: list[dict[str, Any]] = field(default_factory=list)
-    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    def append(self, transition: Transition) -> None:
+        """One more."""
+        ...
 
-    def dataset(self, meta: Meta) -> Dataset:
-        """The experience as a data set, in the order in which it was made."""
-        columns = {name: np.asarray([transition[name] for transition in self.experience]) for name in FIELDS}
-        return Dataset.from_arrays(**columns, meta=meta)
+    def flush(self) -> None:
+        """All of them are on disk afterwards."""
+        ...
 
-
-def train_online(
-    algorithm: Algorithm,
-    meta: Meta,
-    *,
-    max_steps: int,
-    random_steps: int,
-    stop_at: float = float("inf"),
-    eval_every: int = 1_000,
-    eval_episodes: int = 5,
-    seed: int = 0,
-    progress: Callable[[int, float], None] | None = None,
-) -> OnlineRun:
-    """One gradient step for each environment step, until the evaluated return reaches `stop_at`.
-
-    Args:
-        algorithm: learns; acts by drawing from its policy.
-        meta: names the environment and its action bounds.
-        max_steps: environment steps at most.
-        random_steps: uniformly random actions at the start, without learning.
-        stop_at: mean return of an evaluation at which to stop.
-        eval_every: environment steps between evaluations.
-        eval_episodes: episodes of an evaluation.
-        seed: of the environment and of the minibatches.
-        progress: called with the step and the return of each evaluation.
-    """
-    learner = OnlineLearner(algorithm, meta, capacity=max_steps, random_steps=random_steps, seed=seed)
-    run = OnlineRun(algorithm)
-    learner.start_episode(seed)
-    while learner.step < max_steps:
-        transition = learner.one_step()
-        run.experience.append(transition)
-        if transition["terminated"] or transition["truncated"]:
-            learner.start_episode()
-        if learner.step % eval_every == 0:
-            value = rollout(algorithm.policy(meta), meta, episodes=eval_episodes, seed=seed).mean_return
-            run.evaluations.append((learner.step, value))
-            if progress is not None:
-                progress(learner.step, value)
-            if value >= stop_at:
-                break
-    learner.env.close()
-    return run
+    def rewind(self, rows: int) -> Mapping[str, Array]:
+        """Forget all but the first rows, and give those as columns."""
+        ...
 
 
-class OnlineLearner:
-    """An algorithm in its environment: what `train_online` and `train_agent` have in common.
+class EnvironmentSource(Source):
+    """One step of an environment for each batch, with draws from all transitions so far.
 
-    Besides the algorithm itself its state is `step`, the generators `rng` and `sampler`, the replay and, between
-    two episodes, the environment's own generator.
+    Every episode starts from a seed that `episode_seed` gives. Then between two episodes the environment has no state
+    that would have to be kept, and a training that was killed there and started again ends with the same bits.
     """
 
-    def __init__(self, algorithm: Algorithm, meta: Meta, *, capacity: int, random_steps: int, seed: int) -> None:
-        assert meta.env_id is not None
-        self.algorithm, self.random_steps = algorithm, random_steps
-        self.env = make_env(meta.env_id)
-        self.low, self.high = unit_bounds(self.env)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env_id: str,
+        *,
+        seed: int,
+        random_steps: int,
+        episode_seed: Callable[[int], int | None],
+        log: ExperienceLog | None = None,
+    ) -> None:
+        """The first `random_steps` actions are uniformly random, and nothing is learned from a batch meanwhile."""
+        self.algorithm, self.random_steps, self.episode_seed, self.log = algorithm, random_steps, episode_seed, log
+        self.env = make_env(env_id)
+        self.space = action_space_of(self.env)
         self.rng = np.random.default_rng(seed)
-        self.sampler = algorithm.random_stream(seed, "batches")
-        self.replay = Replay.empty(capacity, algorithm.observation_size, algorithm.action_size, algorithm.device)
-        self.policy = algorithm.policy()  # shares the actor's weights, so it acts with what has been learned so far
-        self.step = 0
+        self.generator = algorithm.random_stream(seed, "batches")
+        sizes = algorithm.observation_size, algorithm.action_size
+        self.buffer = Buffer(*sizes, algorithm.config.batch_size, algorithm.device, algorithm.preprocessing)
+        # shares the actor's weights, so it acts with what has been learned so far
+        self.acting = algorithm.policy().start(1, deterministic=False)
+        self.episode = 0
+        self.at_boundary = True
         self.observation: Array
 
-    def start_episode(self, seed: int | None = None) -> None:
-        """Reset the environment; with a seed at the very beginning only."""
-        self.observation = self.env.reset(seed=seed)[0].astype(np.float32)
+    def next_batch(self) -> Any:
+        """Step the environment, then sample."""
+        transition = self.step_environment()
+        if self.log is not None:
+            self.log.append(transition)
+        return self.buffer.sample(self.generator) if len(self.buffer) > self.random_steps else None
 
-    def one_step(self) -> dict[str, Any]:
-        """Act, remember, learn. Returns the transition; after the last one of an episode, start the next."""
-        self.step += 1
-        if self.step <= self.random_steps:
+    def step_environment(self) -> Transition:
+        """One transition, which the buffer has then too."""
+        if self.at_boundary:
+            self.observation = self.env.reset(seed=self.episode_seed(self.episode))[0].astype(np.float32)
+        if len(self.buffer) < self.random_steps:
             action = self.rng.uniform(-1, 1, self.algorithm.action_size).astype(np.float32)
         else:
-            action = self.policy.act(self.observation, deterministic=False, generator=self.algorithm.generator)
-        own = self.low + (action + 1) * (self.high - self.low) / 2
-        raw, reward, terminated, truncated, _ = self.env.step(own)
+            action = self.acting.act(self.observation[None], generator=self.algorithm.generator)[0]
+        raw, reward, terminated, truncated, _ = self.env.step(self.space.from_unit(action))
         transition = {
             "observations": self.observation,
             "actions": action,
@@ -114,8 +88,28 @@ class OnlineLearner:
             "terminated": bool(terminated),
             "truncated": bool(truncated),
         }
-        self.replay.add(transition)
+        self.buffer.add({name: np.asarray(transition[name])[None] for name in FIELDS})
+        self.acting.observe(np.array([reward]))
         self.observation = transition["next_observations"]
-        if self.step > self.random_steps:
-            self.algorithm.update(self.replay.sample(self.algorithm.config.batch_size, self.sampler))
+        self.at_boundary = bool(terminated or truncated)
+        if self.at_boundary:
+            self.episode += 1
+            self.acting.reset()
         return transition
+
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self.log is not None:
+            self.log.flush()
+        facts = {"rows": len(self.buffer), "episode": self.episode, "rng": self.rng.bit_generator.state}
+        return {"generator": self.generator.get_state()}, facts
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go to where a checkpoint stands; with none, to the beginning."""
+        if self.log is not None:
+            rows = self.log.rewind(facts.get("rows", 0))
+            if len(rows["rewards"]):
+                self.buffer.add({name: np.array(rows[name]) for name in FIELDS})
+        if facts:
+            self.generator.set_state(tensors["generator"])
+            self.rng.bit_generator.state = facts["rng"]
+            self.episode = facts["episode"]

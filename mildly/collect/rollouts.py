@@ -5,31 +5,90 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from zipfile import BadZipFile
 
-import gymnasium as gym
 import numpy as np
+import torch
 
+from mildly.action_space import ActionSpace
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.tasks import task_of
-from mildly.environments import action_bounds, make_env, stored_bounds
+from mildly.environments import action_space_of, make_env, stored_action_space
 from mildly.errors import MildlyError
+from mildly.policy import Policy
+
+if TYPE_CHECKING:
+    import gymnasium as gym
 
 ActFunction = Callable[[Array, np.random.Generator], Array]
 """Observations (n, o) to actions (n, a) in [-1, 1]."""
 
 
+class Behavior(Protocol):
+    """Acts in [-1, 1] in several environments side by side, which are called by their numbers, `rows`."""
+
+    def act(self, observations: Array, rows: Sequence[int], rng: np.random.Generator) -> Array:
+        """Actions (rows, a) for observations (rows, o)."""
+        ...
+
+    def observe(self, rewards: Array, rows: Sequence[int]) -> None:
+        """The rewards that followed."""
+        ...
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """New episodes begin there."""
+        ...
+
+
+class FunctionBehavior:
+    """A function of the observation, which remembers nothing."""
+
+    def __init__(self, act: ActFunction) -> None:
+        self.function = act
+
+    def act(self, observations: Array, rows: Sequence[int], rng: np.random.Generator) -> Array:
+        return self.function(observations, rng)
+
+    def observe(self, rewards: Array, rows: Sequence[int]) -> None:
+        pass
+
+    def reset(self, rows: Sequence[int]) -> None:
+        pass
+
+
+class PolicyBehavior:
+    """A policy of ours with what it remembers, once started; its draws depend on `rng` alone."""
+
+    def __init__(self, policy: Policy, env_id: str, *, deterministic: bool = False) -> None:
+        self.policy, self.deterministic = policy, deterministic
+        self.space = env_action_space(env_id)
+
+    def start(self, environments: int) -> PolicyBehavior:
+        """Begin an episode in each of so many environments."""
+        self.acting = self.policy.start(environments, deterministic=self.deterministic)
+        return self
+
+    def act(self, observations: Array, rows: Sequence[int], rng: np.random.Generator) -> Array:
+        draws = not self.deterministic
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62))) if draws else None
+        return self.space.to_unit(self.acting.act(observations, rows, generator))
+
+    def observe(self, rewards: Array, rows: Sequence[int]) -> None:
+        self.acting.observe(rewards, rows)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        self.acting.reset(rows)
+
+
 def describe(name: str, env_id: str, source: str = "") -> Meta:
     """What can be known of a set that is still to be collected: the environment's bounds, the task's references."""
-    low, high = stored_bounds(env_id)
     task = task_of(name)
     known = task is not None and task.env_id == env_id  # another environment has returns of its own
     return Meta(
         name=name,
         env_id=env_id,
-        action_low=low,
-        action_high=high,
+        action_space=stored_action_space(env_id),
         reference_min=task.reference_min if task and known else None,
         reference_max=task.reference_max if task and known else None,
         source=source,
@@ -38,7 +97,7 @@ def describe(name: str, env_id: str, source: str = "") -> Meta:
 
 def collect(
     env_id: str,
-    act: ActFunction,
+    act: ActFunction | PolicyBehavior,
     steps: int,
     meta: Meta,
     *,
@@ -58,7 +117,7 @@ def collect(
 
 def stream(
     env_id: str,
-    act: ActFunction,
+    act: ActFunction | PolicyBehavior,
     steps: int,
     *,
     seed: int = 0,
@@ -75,7 +134,8 @@ def stream(
     envs = [make_env(env_id) for _ in range(environments)]
     try:
         given = 0
-        for rows in _episodes(envs, act, steps, seed, progress):
+        behavior = act.start(environments) if isinstance(act, PolicyBehavior) else FunctionBehavior(act)
+        for rows in _episodes(envs, behavior, steps, seed, progress):
             piece = {name: np.asarray(column) for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True)}
             given += len(rows)
             if given == steps:
@@ -90,11 +150,11 @@ _Row = tuple[Array, Array, float, Array, bool, bool]
 
 
 def _episodes(
-    envs: Sequence[gym.Env[Any, Any]], act: ActFunction, steps: int, seed: int, progress: Callable[[int], None] | None
+    envs: Sequence[gym.Env[Any, Any]], behavior: Behavior, steps: int, seed: int, progress: Callable[[int], None] | None
 ) -> Iterator[list[_Row]]:
     """Rows of episodes in the order in which they started, `steps` rows together."""
     rng = np.random.default_rng(seed)
-    low, high = unit_bounds(envs[0])
+    space = action_space_of(envs[0])
     episodes: dict[int, list[_Row]] = {}  # by number: those not yet given out, as they must wait for an earlier one
     current: dict[int, int] = {}  # environment -> its episode
     observations: dict[int, Array] = {}
@@ -111,20 +171,24 @@ def _episodes(
         start(i)
     left = steps
     while left:
-        running = list(current)
-        actions = _checked(act(np.stack([observations[i] for i in running]), rng), (len(running), len(low)))
-        scaled = low + (actions + 1) * (high - low) / 2
-        for i, action, own in zip(running, actions, scaled, strict=True):
+        running, ended = list(current), dict[int, bool]()  # and whether another episode begins there
+        given = behavior.act(np.stack([observations[i] for i in running]), running, rng)
+        actions = _checked(given, (len(running), space.size))
+        for i, action, own in zip(running, actions, space.from_unit(actions), strict=True):
             raw, reward, terminated, truncated, _ = envs[i].step(own)
-            following = raw.astype(np.float32)
-            row = (observations[i], action, float(reward), following, bool(terminated), bool(truncated))
+            next_observation = raw.astype(np.float32)
+            row = (observations[i], action, float(reward), next_observation, bool(terminated), bool(truncated))
             episodes[current[i]].append(row)
-            observations[i] = following
+            observations[i] = next_observation
             taken += 1
             if terminated or truncated:
-                del current[i]
-                if taken < steps:
-                    start(i)
+                ended[i] = taken < steps
+        behavior.observe(np.array([episodes[current[i]][-1][2] for i in running]), running)
+        behavior.reset(list(ended))
+        for i, goes_on in ended.items():
+            del current[i]
+            if goes_on:
+                start(i)
         if progress is not None:
             progress(min(taken, steps))
         while left and (len(episodes[first]) >= left or first not in current.values()):
@@ -150,23 +214,20 @@ def _shaped(actions: Array, expected: tuple[int, int]) -> Array:
     return actions
 
 
-def unit_bounds(env: gym.Env[Any, Any]) -> tuple[Array, Array]:
-    """What -1 and 1 stand for in an environment: its bounds, or -1 and 1 themselves where these are endless."""
-    low, high = action_bounds(env)
-    if not np.isfinite([low, high]).all():
-        return np.full_like(low, -1), np.full_like(high, 1)
-    return low, high
+def env_action_space(env_id: str) -> ActionSpace:
+    """What -1 and +1 mean in an environment."""
+    env = make_env(env_id)
+    space = action_space_of(env)
+    env.close()
+    return space
 
 
 def from_own_units(act: ActFunction, env_id: str) -> ActFunction:
-    """A policy that acts in the environment's own units, as one that acts in [-1, 1]."""
-    env = make_env(env_id)
-    low, high = (bound.astype(np.float64) for bound in unit_bounds(env))
-    env.close()
+    """A function that acts in the environment's own units, as one that acts in [-1, 1]."""
+    space = env_action_space(env_id)
 
     def unit_act(observations: Array, rng: np.random.Generator) -> Array:
-        actions = _shaped(act(observations, rng), (len(observations), len(low)))
-        return 2 * (actions - low) / (high - low) - 1
+        return space.to_unit(_shaped(act(observations, rng), (len(observations), space.size)))
 
     return unit_act
 

@@ -72,8 +72,8 @@ def convert(
 def _way_back(meta: Meta) -> str:
     """The options with which a table without a description is read as it was."""
     words = ["--scaled"]
-    for option, bounds in (("--action-low", meta.action_low), ("--action-high", meta.action_high)):
-        if bounds is not None:
+    if meta.action_space is not None:
+        for option, bounds in (("--action-low", meta.action_space.low), ("--action-high", meta.action_space.high)):
             numbers = [np.format_float_positional(bound, trim="-") for bound in bounds]
             words += [option, *(numbers[:1] if len(set(numbers)) == 1 else numbers)]
     return " ".join(words)
@@ -108,7 +108,7 @@ def export(data: Dataset, target: str | os.PathLike[str]) -> None:
         return
     path = Path(name).expanduser()
     module = formats.module_for(path)
-    description = json.dumps(dataclasses.asdict(data.meta))
+    description = json.dumps(data.meta.to_json())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as unfinished:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mildly.action_space import UNKNOWN, ActionSpace
 from mildly.errors import MildlyError
 
 Array = npt.NDArray[Any]
@@ -41,9 +42,8 @@ class Meta:
     Attributes:
         name: what to call it in tables, e.g. `hopper-medium-v2`.
         env_id: the gymnasium environment in which a policy trained on this data can be evaluated.
-        action_low: the environment's own lower action bounds, mapped to -1 in `actions`; the policy undoes it. Where
-            they are not given, they are taken from the environment, if there is one.
-        action_high: likewise the upper bounds, mapped to +1.
+        action_space: the environment's own action bounds, which are -1 and +1 in `actions`; the policy undoes it.
+            Without it the units are [-1, 1], or the environment's, if there is one.
         reference_min: the return that scores 0 (a random policy's); without it there is no normalized score.
         reference_max: the return that scores 100 (an expert's).
         source: where the data came from, in words.
@@ -53,8 +53,7 @@ class Meta:
 
     name: str
     env_id: str | None = None
-    action_low: tuple[float, ...] | None = None
-    action_high: tuple[float, ...] | None = None
+    action_space: ActionSpace | None = None
     reference_min: float | None = None
     reference_max: float | None = None
     source: str = ""
@@ -71,10 +70,19 @@ class Meta:
                 raise TypeError(f"{text} is {kept[text]!r}, expected text")
         for number in {"reference_min", "reference_max"} & kept.keys():
             kept[number] = float(kept[number])
-        for bound in {"action_low", "action_high"} & kept.keys():
-            kept[bound] = tuple(float(x) for x in kept[bound])
+        kept["action_space"] = ActionSpace.from_json({**UNKNOWN, **values})
         kept["notes"] = tuple(str(note) for note in kept.get("notes", ()))
         return cls(**kept)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        values: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if name == "action_space":
+                values |= UNKNOWN if value is None else value.to_json()
+            else:
+                values[name] = value
+        return values
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ class Dataset:
         Messages name the data as `where`.
         With `verify=False` the content is taken as it is, NaN included, for those who want to look at what is wrong.
         """
-        _check_shapes(arrays, where)
+        _check_shapes(arrays, meta, where)
         arrays["truncated"][-1] |= not arrays["terminated"][-1]
         fingerprint = _examine(arrays, where, clip=True) if verify else ""
         return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
@@ -136,7 +144,7 @@ class Dataset:
         folder = Path(folder)
         meta = cls.describe(folder)
         arrays = {name: _open(folder / f"{name}.npy", DTYPES[name]) for name in FIELDS}
-        _check_shapes(arrays, str(folder))
+        _check_shapes(arrays, meta, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
         if not verify:
@@ -225,7 +233,7 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Array:
     return array
 
 
-def _check_shapes(arrays: Mapping[str, Array], where: str) -> None:
+def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
     dimensions = {"observations": 2, "actions": 2, "next_observations": 2}
     for name, array in arrays.items():
         if array.ndim != dimensions.get(name, 1):
@@ -243,6 +251,9 @@ def _check_shapes(arrays: Mapping[str, Array], where: str) -> None:
         raise MildlyError(f"{where}: 'next_observations' is {shapes[0]}, but 'observations' is {shapes[1]}.")
     if 0 in (arrays["observations"].shape[1], arrays["actions"].shape[1]):
         raise MildlyError(f"{where}: observations and actions need at least one column each.")
+    columns = arrays["actions"].shape[1]
+    if meta.action_space is not None and meta.action_space.size != columns:
+        raise MildlyError(f"{where}: its action space has {meta.action_space.size} dimensions, 'actions' {columns}.")
 
 
 def _examine(arrays: Mapping[str, Array], where: str, *, clip: bool = False) -> str:
@@ -281,6 +292,6 @@ def _check_bounds(actions: Array, start: int, where: str) -> None:
         row, column = (int(i) for i in np.argwhere(outside)[0])
         raise MildlyError(
             f"{where}: 'actions' must lie in [-1, 1], but row {start + row}, column {column} "
-            f"is {actions[row, column]:.6g}. Rescale the actions with the environment's bounds first; Meta's "
-            "action_low and action_high remember them."
+            f"is {actions[row, column]:.6g}. Rescale the actions with the environment's bounds first "
+            "(ActionSpace.to_unit); Meta's action_space remembers them."
         )

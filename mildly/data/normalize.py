@@ -1,4 +1,4 @@
-"""Scaling of observations, learned from the data and stored with the policy."""
+"""Normalization of observations, computed from the data and stored with the policy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mildly.data.dataset import Dataset, blocks
 _EPSILON = 1e-3
 
 
-class Scaling(NamedTuple):
-    """x -> (x - mean) / std, by column."""
+class Normalizer(NamedTuple):
+    """x -> (x - mean) / std, per column."""
 
     mean: Tensor
     std: Tensor
 
     @classmethod
-    def of(cls, dataset: Dataset, device: torch.device) -> Scaling:
+    def of(cls, dataset: Dataset, device: torch.device) -> Normalizer:
         """Mean and standard deviation of the data's observations; 0.001 is added to the latter."""
         observations = dataset.observations
         mean = sum(observations[rows].sum(axis=0, dtype=np.float64) for rows in blocks(len(dataset))) / len(dataset)
@@ -32,5 +32,5 @@ class Scaling(NamedTuple):
         )
 
     def apply(self, observations: Tensor) -> Tensor:
-        """Scaled observations."""
+        """Normalized observations."""
         return (observations - self.mean.to(observations.device)) / self.std.to(observations.device)

@@ -36,7 +36,7 @@ def load_dataset(
     Args:
         source: a name (`pendulum-mixed`, `hopper-medium-v2`, `minari:D4RL/pen/human-v2`); a file (`.csv`, `.parquet`,
             `.hdf5`, `.npz`); or a folder (written by `Dataset.save`, of `.npy` files, or Minari's).
-        options: how to read a file that does not say it all itself, such as which columns are the observation.
+        options: how to read a file, such as which columns are the observation.
         data_dir: folder in which names are looked for first; the environment variable MILDLY_DATA names it, too.
         verify: look for NaN and actions beyond the bounds, and refuse them. Without it they are in the data set.
         given: fields of `ImportOptions`, for convenience: `load_dataset("log.csv", obs="sensor_*", action="u")`.
@@ -52,7 +52,7 @@ def load_dataset(
 
 
 def _with_fields(options: ImportOptions, given: dict[str, Any]) -> ImportOptions:
-    """Options with some fields said anew; bounds may be lists or a single number."""
+    """Options with some fields replaced; bounds may be lists or a single number."""
     for name, value in given.items():
         if name not in ImportOptions.__dataclass_fields__:
             raise unknown_name("option", name, ImportOptions.__dataclass_fields__)
@@ -89,7 +89,7 @@ def _check_no_columns(where: str, options: ImportOptions) -> None:
     given = [f"--{name.replace('_', '-')}" for name in COLUMN_OPTIONS if getattr(options, name) is not None]
     if given:
         raise MildlyError(
-            f"{where}: is a data set whose fields are known; {', '.join(given)} can only be said of raw logs (tables, "
+            f"{where}: is a data set whose fields are known; {', '.join(given)} apply only to raw logs (tables, "
             "arrays, HDF5). Leave it out."
         )
 
@@ -101,12 +101,12 @@ def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None
     An official name that is not there is looked for among the files downloaded before, and downloaded if need be.
     """
     name = os.fspath(source)
-    path = local(name, data_dir)
+    path = find_local(name, data_dir)
     if path is not None:
         return path
     if name in official_files():
         return cached(name) or fetch(name)
-    raise _absent(name, data_dir)
+    raise _unknown_dataset(name, data_dir)
 
 
 def name_of(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
@@ -114,29 +114,29 @@ def name_of(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | N
     name = os.fspath(source)
     if name.startswith(MINARI):
         return name.removeprefix(MINARI)
-    path = local(name, data_dir)
+    path = find_local(name, data_dir)
     if path is None:
         if name in official_files():
             return name
-        raise _absent(name, data_dir)
+        raise _unknown_dataset(name, data_dir)
     if (path / "dataset.json").is_file():
         return Dataset.describe(path).name
     try:
         return formats.read(path, ImportOptions()).meta.name
-    except MildlyError:  # what is wrong with the file is told when it is loaded
+    except MildlyError:  # loading it reports what is wrong
         return _entry_name(path)
 
 
-def reference(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
-    """What to write down so that the data are found again from another folder: a name if it suffices, or the path."""
+def stable_source(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
+    """A name or absolute path by which the same data are found from any folder, as `run.json` records it."""
     name = os.fspath(source)
     if name.startswith(MINARI) or name in builtin_names():
         return name
-    path = local(name, data_dir)
+    path = find_local(name, data_dir)
     return name if path is None else str(path.resolve())
 
 
-def local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
+def find_local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     """The built-in set, path or entry of the data folder that a name means; None if it is in none of them."""
     if name in builtin_names():
         return _builtin_folder(name)
@@ -150,7 +150,7 @@ def local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     return next(iter(exact + alike), None)
 
 
-def _absent(name: str, data_dir: str | os.PathLike[str] | None) -> MildlyError:
+def _unknown_dataset(name: str, data_dir: str | os.PathLike[str] | None) -> MildlyError:
     folder = data_folder(data_dir)
     path = Path(name)
     if len(path.parts) > 1 or path.name.lower().endswith(formats.SUFFIXES):
@@ -198,7 +198,7 @@ def _listed(name: str, where: Literal["built in", "data folder", "cache"], path:
         return Listing(name, where, path, size=path.stat().st_size)
     try:
         transitions = int(json.loads((path / "dataset.json").read_text())["transitions"])
-    except (OSError, ValueError, KeyError, TypeError):  # a folder of .npy files; damage is told when it is loaded
+    except (OSError, ValueError, KeyError, TypeError):  # a folder of .npy files; loading it reports damage
         transitions = None
     return Listing(name, where, path, transitions)
 
@@ -248,7 +248,7 @@ def _is_dataset(path: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
-    """The ending that tells the format, of all known ones the longest; empty if there is none."""
+    """The longest known ending of a file's name, which gives the format; empty if there is none."""
     return max((known for known in formats.SUFFIXES if path.name.lower().endswith(known)), key=len, default="")
 
 

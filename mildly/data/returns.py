@@ -1,4 +1,4 @@
-"""Returns: what the data's own policy collected from each transition on, as values to start critics from."""
+"""Returns: what the data's own policy collected from each transition on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mildly.data.dataset import Array, Dataset
 
 
 class Returns(NamedTuple):
-    """One discounted return a transition, and how much of it the data show.
+    """One discounted return per transition, and how much of it the data show.
 
     With k rewards to go until the log is cut off, the sum of those rewards misses what would have come after. It is
     completed by assuming that the rest goes on as well on average, which divides it by 1 - gamma^k. That is also its
@@ -32,6 +32,16 @@ class Returns(NamedTuple):
     def level(self) -> Tensor:
         """Their weighted mean."""
         return (self.value * self.weight).sum() / self.weight.sum()
+
+    def mixed(self, rewards: Tensor, terminated: Tensor, mix: float) -> dict[str, Tensor]:
+        """Rewards and ends r', d' that mix the return G into every target y = r + gamma (1 - d) V.
+
+            r' + gamma (1 - d') V = (1 - k) y + k G,    r' = (1 - k) r + k G,    d' = 1 - (1 - k) (1 - d)
+
+        with k the mix times the return's weight: as if the episode ended with probability k and paid the rest at once.
+        """
+        k = mix * self.weight
+        return {"rewards": torch.lerp(rewards, self.value, k), "terminated": 1 - (1 - k) * (1 - terminated)}
 
 
 def discounted_returns(dataset: Dataset, gamma: float) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,19 @@ PAPER_DATASETS: tuple[str, ...] = (
     *(f"{task}-{kind}-v0" for task in ("pen", "door", "relocate", "hammer") for kind in ("human", "cloned")),
 )
 """The data sets of the paper's tables."""
+
+RECOLLECTED = ("-collected", "-recollected")
+"""How the names of data sets end that `mildly data collect` and `recipes/` have made."""
+_EDITION = re.compile(rf"(-v\d+)?({'|'.join(RECOLLECTED)})?$")
+
+
+def base_name(name: str) -> str:
+    """The name without version and without the ending of re-collected data.
+
+    >>> base_name("hopper-medium-v2"), base_name("hopper-medium-recollected"), base_name("pen-human-v0-collected")
+    ('hopper-medium', 'hopper-medium', 'pen-human')
+    """
+    return _EDITION.sub("", name, count=1)
 
 
 @dataclass(frozen=True)

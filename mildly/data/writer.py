@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -22,7 +21,7 @@ _HEADER = 128  # bytes, as np.save makes them: room for any number of rows
 
 def description(meta: Meta, rows: int) -> dict[str, Any]:
     """What `dataset.json` holds."""
-    return {"format": FORMAT, "transitions": rows, "meta": dataclasses.asdict(meta)}
+    return {"format": FORMAT, "transitions": rows, "meta": meta.to_json()}
 
 
 class Writer:

@@ -1,5 +1,6 @@
 """Making gymnasium environments quietly: no warnings about versions, no MUJOCO_LOG.TXT in the user's folder.
 
+Gymnasium is an extra and is loaded when the first environment is made: training and acting do without.
 The environments of gymnasium-robotics, and D4RL's maze2d and Adroit tasks built on it (`d4rl/maze2d-umaze-v1`,
 `d4rl/pen-v0`, ...), are registered when the first of them is asked for.
 """
@@ -10,13 +11,15 @@ import contextlib
 import importlib
 import io
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
+from mildly.action_space import ActionSpace, Array
 from mildly.errors import MildlyError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
 
 _HORIZONS = {
     "maze2d-umaze-v0": 150,
@@ -32,11 +35,18 @@ _ROBOTICS = ("d4rl/", "AdroitHand", "PointMaze", "AntMaze", "Fetch", "FrankaKitc
 """How the names of environments begin that need gymnasium-robotics."""
 
 
+class NoSimulator(MildlyError):
+    """An environment cannot be made because a package is not installed."""
+
+
 def make_env(env_id: str) -> gym.Env[Any, Any]:
     """One environment with flat Box observations and actions, or an error that says what is missing.
 
     Observations of several parts, or of several dimensions, are laid out as one vector in gymnasium's order.
     """
+    _check_gymnasium(env_id)
+    import gymnasium as gym
+
     _silence_mujoco()
     if env_id.startswith(_ROBOTICS):
         _register_robotics(env_id)
@@ -44,10 +54,10 @@ def make_env(env_id: str) -> gym.Env[Any, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             env = gym.make(env_id)
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise NoSimulator(f"environment '{env_id}' needs a package that is not installed: {error}") from error
     except gym.error.Error as error:
         raise MildlyError(f"environment '{env_id}' cannot be made: {error}") from error
-    except ImportError as error:
-        raise MildlyError(f"environment '{env_id}' needs a package that is not installed: {error}") from error
     except Exception as error:  # whatever an environment's own code raises (a package too new for it, say)
         reason = f"{type(error).__name__} {error}".strip()
         # Seen: gymnasium-robotics 1.4.2's Fetch, kitchen and Shadow hand fail with MuJoCo 3.12 and later.
@@ -61,25 +71,42 @@ def make_env(env_id: str) -> gym.Env[Any, Any]:
     return env
 
 
+def _check_gymnasium(env_id: str) -> None:
+    try:
+        importlib.import_module("gymnasium")
+    except ImportError as error:
+        extra = "robotics" if env_id.startswith(_ROBOTICS) else "mujoco"
+        raise NoSimulator(
+            f"environment '{env_id}' cannot be made: evaluating and collecting need a simulator, and gymnasium is not "
+            f"installed. Install it with: pip install 'mildly[{extra}]'."
+        ) from error
+
+
 def _is_flat(space: gym.Space[Any]) -> bool:
-    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1
+    from gymnasium.spaces import Box
+
+    return isinstance(space, Box) and len(space.shape) == 1
 
 
 def _is_made_of_boxes(space: gym.Space[Any]) -> bool:
-    if isinstance(space, gym.spaces.Dict):
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
         return all(_is_made_of_boxes(part) for part in space.spaces.values())
-    if isinstance(space, gym.spaces.Tuple):
+    if isinstance(space, spaces.Tuple):
         return all(_is_made_of_boxes(part) for part in space.spaces)
-    return isinstance(space, gym.spaces.Box)
+    return isinstance(space, spaces.Box)
 
 
 def _register_robotics(env_id: str) -> None:
     """Register gymnasium-robotics' environments, and ours which stand on it; once is enough."""
+    import gymnasium as gym
+
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # on import it prints news of its versions
             robotics = importlib.import_module("gymnasium_robotics")
     except ImportError as error:
-        raise MildlyError(
+        raise NoSimulator(
             f"environment '{env_id}' needs gymnasium-robotics, which is not installed: "
             f"pip install 'mildly[robotics]' ({error})."
         ) from error
@@ -97,32 +124,28 @@ def _register_robotics(env_id: str) -> None:
 
 
 def _register(name: str, horizon: int, where: str, **arguments: Any) -> None:
+    import gymnasium as gym
+
     gym.register(f"d4rl/{name}", f"{__name__}.{where}", max_episode_steps=horizon, kwargs=arguments)
 
 
-Bounds = tuple[tuple[float, ...] | None, tuple[float, ...] | None]
-"""Lower and upper action bounds of a data set or policy; none where they are -1 and 1."""
-
-
-def check_fit(env_id: str, observation_size: int, action_size: int, whose: str, bounds: Bounds | None = None) -> None:
+def check_fit(env_id: str, observation_size: int, action_size: int, whose: str, space: ActionSpace | None) -> None:
     """The environment exists and fits a data set or policy, known before anything runs or is written.
 
     Sizes must be equal, and actions within the environment's bounds: a policy in percent or degrees would otherwise be
-    clipped to nonsense without a word.
+    clipped to nonsense without a word. Without a space the actions are in [-1, 1].
     """
     env = make_env(env_id)
     observation, action = env.observation_space.shape, env.action_space.shape
-    lowest, highest = action_bounds(env)
+    lowest, highest = _box_bounds(env)
     env.close()
     if observation != (observation_size,) or action != (action_size,):
         raise MildlyError(
             f"environment '{env_id}' has observations {observation} and actions {action}, but {whose} "
             f"has ({observation_size},) and ({action_size},)."
         )
-    if bounds is None:
-        return
-    low = np.array(bounds[0] or [-1.0] * action_size)
-    high = np.array(bounds[1] or [1.0] * action_size)
+    space = space or ActionSpace.unit(action_size)
+    low, high = np.array(space.low), np.array(space.high)
     slack = 1e-3 * (high - low)
     if (low < lowest - slack).any() or (high > highest + slack).any():
         i = int(np.argmax((low < lowest - slack) | (high > highest + slack)))
@@ -146,18 +169,35 @@ def _ignore(message: object) -> None:
     """Take a warning and do nothing."""
 
 
-def stored_bounds(env_id: str) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """The bounds that a data set must remember to act in an environment; none where they are -1 and 1, or endless."""
+def stored_action_space(env_id: str) -> ActionSpace | None:
+    """What a data set must remember to act in an environment; none where its bounds are -1 and 1, or endless."""
     env = make_env(env_id)
-    low, high = action_bounds(env)
+    space = action_space_of(env)
     env.close()
-    if not np.isfinite([low, high]).all() or ((low == -1).all() and (high == 1).all()):
-        return None, None
-    return tuple(low.tolist()), tuple(high.tolist())
+    return None if space.is_unit else space
 
 
-def action_bounds(env: gym.Env[Any, Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The environment's own lower and upper action bounds."""
+def action_space_of(env: gym.Env[Any, Any]) -> ActionSpace:
+    """What -1 and 1 stand for in an environment: its bounds, or -1 and 1 themselves where these are endless."""
+    low, _ = _box_bounds(env)
+    return bounded_action_space(env) or ActionSpace.unit(len(low))
+
+
+def bounded_action_space(env: gym.Env[Any, Any]) -> ActionSpace | None:
+    """The environment's own action bounds; none where they are endless."""
+    low, high = _box_bounds(env)
+    if not np.isfinite([low, high]).all():
+        return None
+    try:
+        return ActionSpace.of(low, high)
+    except MildlyError as error:
+        raise MildlyError(f"environment '{env.spec.id if env.spec else env}': {error}") from error
+
+
+def _box_bounds(env: gym.Env[Any, Any]) -> tuple[Array, Array]:
+    """The lower and upper action bounds in float32, as policies act; some may be infinite."""
+    from gymnasium.spaces import Box
+
     space = env.action_space
-    assert isinstance(space, gym.spaces.Box)
+    assert isinstance(space, Box)
     return space.low.astype(np.float32), space.high.astype(np.float32)

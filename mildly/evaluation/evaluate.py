@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
+from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
 from mildly.run import Run
@@ -29,6 +30,10 @@ def evaluate(
         progress: called with the number of episodes ended so far.
     """
     path = run.path if isinstance(run, Run) else os.fspath(run)
+    if os.path.exists(os.path.join(path, "run.json")) and not os.path.exists(os.path.join(path, "policy")):
+        raise MildlyError(
+            f"{path}: no policy yet: its main steps have not begun. Go on with mildly train --resume {path}"
+        )
     policy = load_policy(path)
     meta = Meta(name=os.path.basename(os.path.normpath(path)))
     if os.path.exists(os.path.join(path, "run.json")):

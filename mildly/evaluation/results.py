@@ -1,4 +1,4 @@
-"""What runs have brought so far: the score of each by the paper's protocol, read from their folders."""
+"""Results of runs so far, read from their folders: the score by the paper's protocol."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FINAL = 10
 """Evaluations at the end of a run whose mean is its score (the paper's protocol)."""
 
 
-def spread(values: Sequence[float] | Array) -> float | None:
-    """The standard deviation over seeds that every table and picture shows, with n - 1; None for a single seed."""
+def std_over_seeds(values: Sequence[float] | Array) -> float | None:
+    """The sample standard deviation (n - 1) that all tables and figures show; None for a single seed."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 

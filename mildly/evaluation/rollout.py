@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from mildly.data.dataset import Array, Meta, normalized_score
 from mildly.environments import make_env
 from mildly.errors import MildlyError
+from mildly.policy import Policy
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -18,12 +19,25 @@ def episode_seed(seed: int, episode: int) -> int:
     return 1000 * seed + 100 + episode
 
 
-class Actor(Protocol):
+class Acts(Protocol):
     """Anything that maps a batch of observations to a batch of actions, in the environment's units."""
 
     def act(self, observations: Array) -> Array:
         """Actions (n, a) for observations (n, o)."""
         ...
+
+
+class _Memoryless:
+    """Such a thing as if it had been started."""
+
+    def __init__(self, policy: Acts) -> None:
+        self.policy = policy
+
+    def act(self, observations: Array, rows: Sequence[int]) -> Array:
+        return self.policy.act(observations)
+
+    def observe(self, rewards: Array, rows: Sequence[int]) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Evaluation:
 
 
 def rollout(
-    policy: Actor,
+    policy: Acts | Policy,
     meta: Meta,
     *,
     env_id: str | None = None,
@@ -64,7 +78,7 @@ def rollout(
     """Run whole episodes. Equal seeds give equal episodes.
 
     Args:
-        policy: acts deterministically.
+        policy: is started anew and acts deterministically; or anything that acts on observations alone.
         meta: of the data set the policy was trained on: environment and reference returns.
         env_id: another environment than the data set's.
         episodes: how many.
@@ -83,17 +97,20 @@ def rollout(
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
-        running = list(range(episodes))
+        acting = policy.start(episodes) if isinstance(policy, Policy) else _Memoryless(policy)
+        running, rewards = list(range(episodes)), np.zeros(episodes)
         while running:
-            actions = policy.act(observations[running])
+            actions = acting.act(observations[running], running)
             ended = []
             for i, action in zip(running, actions, strict=True):
                 observation, reward, terminated, truncated, _ = envs[i].step(action)
                 observations[i] = observation
-                returns[i] += float(reward)
+                rewards[i] = float(reward)
                 lengths[i] += 1
                 if terminated or truncated:
                     ended.append(i)
+            returns[running] += rewards[running]
+            acting.observe(rewards[running], running)
             if ended:
                 running = [i for i in running if i not in ended]
                 if progress is not None:

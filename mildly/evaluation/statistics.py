@@ -1,4 +1,4 @@
-"""What scores say, and how surely: aggregates over runs and tasks with bootstrap intervals (Agarwal et al. 2021).
+"""Aggregates of scores over runs and tasks, with bootstrap confidence intervals (Agarwal et al. 2021).
 
 A few runs of each task are a small sample, and the mean of a small sample is luck as well as merit. Every number here
 comes with the interval in which it would fall if the same experiment were made again with other seeds.
@@ -30,7 +30,7 @@ Scores: TypeAlias = NDArray[Any] | Mapping[str, ArrayLike]
 REPLICATIONS = 50_000
 """Draws for a number: another seed moves the ends of the interval by less than a hundredth of its width or so."""
 CURVE_REPLICATIONS = 2_000
-"""Draws for a curve, whose band is only looked at."""
+"""Draws for a curve, whose band is only drawn."""
 
 _CHUNK = 2**20  # weights handled at once, which bounds the memory: some 30 MB
 _ROUNDING = 1e-12  # relative; ends of an interval closer than this to the value are the value
@@ -46,7 +46,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Curve:
+class EstimatedCurve:
     """Numbers along an axis, each with the ends of its own (pointwise) confidence interval."""
 
     at: FloatArray
@@ -223,7 +223,7 @@ def performance_profile(
     confidence: float = 0.95,
     replications: int = CURVE_REPLICATIONS,
     seed: int = 0,
-) -> Curve:
+) -> EstimatedCurve:
     """The fraction of runs with a score above each threshold, averaged over tasks.
 
     Where one algorithm's curve is above another's everywhere, it is better by mean, interquartile mean and gap alike.
@@ -233,7 +233,7 @@ def performance_profile(
     if at.ndim != 1 or not at.size or not np.isfinite(at).all():
         raise MildlyError("thresholds of a performance profile must be a list of finite numbers, at least one.")
     above = (pool.values[:, None] > at) / len(pool.values)  # (runs of all tasks, thresholds)
-    return Curve(at, *_bootstrap(lambda weights: weights @ above, [pool], 1.0, confidence, replications, seed))
+    return EstimatedCurve(at, *_bootstrap(lambda weights: weights @ above, [pool], 1.0, confidence, replications, seed))
 
 
 def sample_efficiency(
@@ -243,7 +243,7 @@ def sample_efficiency(
     confidence: float = 0.95,
     replications: int = CURVE_REPLICATIONS,
     seed: int = 0,
-) -> Curve:
+) -> EstimatedCurve:
     """An aggregate at each of several steps of training, in the order of steps."""
     if not scores_at:
         raise MildlyError("no scores at any step. Give scores of at least one.")
@@ -254,7 +254,7 @@ def sample_efficiency(
         except MildlyError as error:
             raise MildlyError(f"step {step}: {error}") from error
         found.append((float(step), one.value, one.low, one.high))
-    return Curve(*np.array(found).T)
+    return EstimatedCurve(*np.array(found).T)
 
 
 def _by_task(scores: Scores) -> dict[str, FloatArray]:

@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine, so many at a time."""
+"""Run jobs as processes on this machine, a fixed number at a time."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from mildly.experiments.process import Task, end, last_words, start
+from mildly.experiments.process import WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
 
-_NAP = 0.05  # seconds between two looks at the processes
+_POLL_SECONDS = 0.05
 
 
-def run_here(
-    tasks: Sequence[Task], *, workers: int, retries: int, progress: SweepProgress, stop: Sequence[int]
+def run_locally(
+    tasks: Sequence[WorkerTask], *, workers: int, retries: int, progress: SweepProgress, stop: Sequence[int]
 ) -> dict[str, str]:
-    """Run all tasks, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
+    """Run all tasks, or until `stop` holds a signal. Returns the failed ones with the last lines of their logs."""
     waiting = deque(tasks)
-    running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
+    running: dict[str, tuple[WorkerTask, subprocess.Popen[bytes]]] = {}
     attempts: Counter[str] = Counter()
     failed: dict[str, str] = {}
     try:
@@ -27,32 +27,32 @@ def run_here(
                 task = waiting.popleft()
                 attempts[task.name] += 1
                 running[task.name] = task, start(task)
-            time.sleep(_NAP)
+            time.sleep(_POLL_SECONDS)
             for task, process in list(running.values()):
                 code = process.poll()
                 if code is None:
                     continue
-                _forget(process)
+                _close_stdin(process)
                 del running[task.name]
                 if code == 0:
                     progress.counts.done += 1
                 elif attempts[task.name] <= retries:
-                    progress.say(f"{task.name}: ended with code {code}, is tried again")
+                    progress.say(f"{task.name}: ended with code {code}, is run again")
                     waiting.appendleft(task)
                 else:
-                    failed[task.name] = last_words(task.log)
+                    failed[task.name] = log_tail(task.log)
                     progress.counts.failed += 1
                     progress.say(f"{task.name}: failed {attempts[task.name]} time(s), see {task.log}")
-            progress.look(task for task, _ in running.values())
+            progress.refresh(task for task, _ in running.values())
         for _, process in running.values():
             process.terminate()  # all at once, so that they write their checkpoints side by side
     finally:
         for _, process in running.values():
-            end(process)
-            _forget(process)
+            terminate(process)
+            _close_stdin(process)
     return failed
 
 
-def _forget(process: subprocess.Popen[bytes]) -> None:
+def _close_stdin(process: subprocess.Popen[bytes]) -> None:
     if process.stdin:
         process.stdin.close()

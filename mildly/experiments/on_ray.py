@@ -1,7 +1,7 @@
-"""Jobs as tasks of a Ray cluster. Ray decides where they run, and runs those of a lost node again elsewhere.
+"""Run jobs as tasks of a Ray cluster. Ray decides where they run, and runs those of a lost node again elsewhere.
 
-A task starts the same process as a sweep of one machine does, so that results are the same to the bit; only the data
-come another way: through Ray's object store, once to each node, into a folder there that all its jobs map.
+A task starts the same process as on a single machine, so that results are the same to the bit. Only the data are sent
+differently: through Ray's object store, once to each node, into a folder there that all its jobs map into memory.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ import numpy as np
 
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.errors import MildlyError
-from mildly.experiments.process import Task, end, last_words, start
+from mildly.experiments.process import WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
 
-_NAP = 0.2  # seconds between two looks at the tasks
+_POLL_SECONDS = 0.2
 
 
-class _Failed(Exception):
-    """A job's process ended badly; Ray tries it again."""
+class _JobFailed(Exception):
+    """A job's process ended with an error; Ray runs it again."""
 
 
 @contextmanager
 def connected(address: str, threads: int, log: Path) -> Iterator[Any]:
-    """Ray, connected to a cluster; what it says of nodes and workers goes to a log."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is told to anybody
+    """Ray, connected to a cluster; its own messages go to a log."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # no usage statistics are sent
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
@@ -53,9 +53,11 @@ def connected(address: str, threads: int, log: Path) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MildlyError(f"no Ray cluster answers at '{address}' ({error}). Start one with 'ray start'.") from error
     try:
-        most = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
-        if most < threads:
-            raise MildlyError(f"no node of the cluster has {threads} CPUs (the largest {most:.0f}). Lower --threads.")
+        largest = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+        if largest < threads:
+            raise MildlyError(
+                f"no node of the cluster has {threads} CPUs (the largest has {largest:.0f}). Lower --threads."
+            )
         with log.open("a") as file, contextlib.redirect_stdout(file):
             yield ray
     finally:
@@ -65,27 +67,27 @@ def connected(address: str, threads: int, log: Path) -> Iterator[Any]:
 
 
 def run_on_ray(
-    tasks: Sequence[Task], ray: Any, *, threads: int, retries: int, progress: SweepProgress, stop: Sequence[int]
+    tasks: Sequence[WorkerTask], ray: Any, *, threads: int, retries: int, progress: SweepProgress, stop: Sequence[int]
 ) -> dict[str, str]:
-    """Run all tasks on a cluster, or until `stop` holds a signal; the failed ones with the last lines of their logs."""
+    """Run all tasks on a cluster, or until `stop` holds a signal. Returns failed ones with the ends of their logs."""
     job = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=True)(_run_on_node)
-    parcels = {folder: _parcel(ray, folder) for folder in dict.fromkeys(task.dataset for task in tasks)}
+    shared = {folder: _share(ray, folder) for folder in dict.fromkeys(task.dataset for task in tasks)}
     before = {task.name: _size(task.log) for task in tasks}
-    open_tasks = {job.remote(dataclasses.asdict(task), parcels[task.dataset]): task for task in tasks}
+    open_tasks = {job.remote(dataclasses.asdict(task), shared[task.dataset]): task for task in tasks}
     failed: dict[str, str] = {}
     while open_tasks and not stop:
-        ended, _ = ray.wait(list(open_tasks), timeout=_NAP)
+        ended, _ = ray.wait(list(open_tasks), timeout=_POLL_SECONDS)
         for reference in ended:
             task = open_tasks.pop(reference)
             try:
                 ray.get(reference)
                 progress.counts.done += 1
             except ray.exceptions.RayError as error:
-                failed[task.name] = last_words(task.log) or str(error)
+                failed[task.name] = log_tail(task.log) or str(error)
                 progress.counts.failed += 1
                 progress.say(f"{task.name}: failed, see {task.log}")
-        # Who has written to its log has been given a node.
-        progress.look(task for task in open_tasks.values() if _size(task.log) > before[task.name])
+        # A task that has written to its log has started on a node.
+        progress.refresh(task for task in open_tasks.values() if _size(task.log) > before[task.name])
     for reference in open_tasks:
         ray.cancel(reference)
     if open_tasks:  # they are writing their checkpoints
@@ -98,39 +100,39 @@ def _size(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class _Parcel:
-    """A data set on its way to the nodes."""
+class _SharedDataset:
+    """A data set in Ray's object store."""
 
     key: str
-    """Tells the set from all others, by content and description, without fetching it."""
+    """A hash of its description and content."""
     content: list[Any]
-    """A reference to the arrays; in a list it stays one, so that a node which has them need not fetch them."""
+    """A reference to the arrays. Ray does not resolve it inside a list, so that a node fetches them only if needed."""
 
 
-def _parcel(ray: Any, folder: str) -> _Parcel:
+def _share(ray: Any, folder: str) -> _SharedDataset:
     data = Dataset.load(folder)
-    described = dataclasses.asdict(data.meta)
+    described = data.meta.to_json()
     arrays = {name: np.asarray(getattr(data, name)) for name in FIELDS}
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-    return _Parcel(key, [ray.put({"meta": described, **arrays})])
+    return _SharedDataset(key, [ray.put({"meta": described, **arrays})])
 
 
-def _run_on_node(described: dict[str, Any], parcel: _Parcel) -> None:
-    """The task: runs in a process of Ray's, on whatever node it was given."""
-    task = Task(**described)
-    process = start(dataclasses.replace(task, dataset=str(_unpacked(parcel))))
+def _run_on_node(described: dict[str, Any], shared: _SharedDataset) -> None:
+    """The Ray task: start the job's process on this node and wait for it."""
+    task = WorkerTask(**described)
+    process = start(dataclasses.replace(task, dataset=str(_local_copy(shared))))
     try:
         while process.poll() is None:
-            time.sleep(_NAP)  # Ray interrupts a task that is cancelled, but cannot wake it from process.wait()
+            time.sleep(_POLL_SECONDS)  # Ray interrupts a task that is cancelled, but cannot wake it from process.wait()
     except BaseException:
-        end(process)
+        terminate(process)
         raise
     if process.returncode != 0:
-        raise _Failed(f"{task.name}: ended with code {process.returncode}")
+        raise _JobFailed(f"{task.name}: ended with code {process.returncode}")
 
 
-def _unpacked(parcel: _Parcel) -> Path:
-    """The data as a folder of this node; whoever comes first writes it, and the others wait."""
+def _local_copy(shared: _SharedDataset) -> Path:
+    """The data as a folder on this node; the first task writes it, and the others wait."""
     import fcntl
 
     import ray
@@ -139,10 +141,10 @@ def _unpacked(parcel: _Parcel) -> Path:
     cache.mkdir(mode=0o700, exist_ok=True)
     if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o077:
         raise MildlyError(f"{cache}: is not a folder of this user's alone. Remove it, or set TMPDIR to another place.")
-    folder = cache / parcel.key
-    with (cache / f"{parcel.key}.lock").open("w") as lock:
+    folder = cache / shared.key
+    with (cache / f"{shared.key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            (content,) = ray.get(parcel.content)
+            (content,) = ray.get(shared.content)
             Dataset(**{**content, "meta": Meta.from_json(content["meta"])}).save(folder)
     return folder

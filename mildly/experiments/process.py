@@ -1,4 +1,4 @@
-"""A job as a process of its own: how it is started, its log, and how far its run has come."""
+"""A job as a process of its own: its task, start and end, log and checkpoint."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-_TAIL = 1 << 16  # bytes at the end of a file in which its last lines are looked for
-_TOLD = 8  # lines of a failed job's log that are shown
+_TAIL_BYTES = 1 << 16  # the last lines of a file are searched in these
+_TAIL_LINES = 8  # of a failed job's log
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Task:
-    """All that a process needs to know of its job; travels as JSON."""
+class WorkerTask:
+    """What the process of a job is given, as JSON."""
 
     name: str
     folder: str
     """The run's folder."""
     algorithm: str
     dataset: str
-    """Where the data are read."""
-    reference: str
-    """What `run.json` calls them, so that they are found again from elsewhere."""
+    """The folder that the data are read from."""
+    source: str
+    """Where `run.json` says that the data are found, so that a run can be resumed from elsewhere."""
+    variant: str
     seed: int
     steps: int
     threads: int
@@ -40,15 +41,16 @@ class Task:
 
     @property
     def log(self) -> Path:
-        """What the process says, beside the run's folder."""
+        """The output of the process, beside the run's folder."""
         return Path(f"{self.folder}.log")
 
 
-def start(task: Task) -> subprocess.Popen[bytes]:
-    """Start a job, or go on with it where its run stands.
+def start(task: WorkerTask) -> subprocess.Popen[bytes]:
+    """Start a job, or resume it from its last checkpoint.
 
-    The process learns its task from a pipe, which it keeps watching: when we are gone, however we ended, the pipe
-    closes, and it writes a checkpoint and ends as well. It has a session of its own, so that Ctrl-C is ours alone.
+    The job's process reads its task from a pipe and keeps watching it: when this process ends in any way, the pipe
+    closes, and the job writes a checkpoint and ends as well. It has a session of its own, so that Ctrl-C does not
+    reach it.
     """
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("ab") as log:
@@ -61,16 +63,16 @@ def start(task: Task) -> subprocess.Popen[bytes]:
             stderr=log,
             env={**os.environ, **dict.fromkeys(_THREADS, str(task.threads))},
             start_new_session=True,
-            bufsize=0,  # nothing is kept back, to be written when the pipe is closed
+            bufsize=0,  # so that closing the pipe writes nothing
         )
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has died already, which its exit code tells
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, as its exit code shows
         process.stdin.write(json.dumps(dataclasses.asdict(task)).encode() + b"\n")
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a job to stop, and wait until it has written its checkpoint; a second Ctrl-C here ends it at once."""
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """Stop a job and wait until it has written its checkpoint; a second Ctrl-C here kills it."""
     try:
         process.terminate()
         process.wait()
@@ -79,36 +81,36 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def reached(folder: Path) -> int:
-    """The step of a run's checkpoint, 0 without one. A run's last step is always saved, evaluated before."""
+def checkpoint_step(folder: Path) -> int:
+    """The step of a run's checkpoint; 0 without one. The last step is evaluated before it is saved."""
     try:
         with safe_open(folder / "checkpoint.safetensors", framework="numpy") as file:
             return int(json.loads(file.metadata()["facts"])["step"])
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # what is wrong is told when it is resumed
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # resuming the run reports what is wrong
         return 0
 
 
 def last_line(path: Path) -> dict[str, Any]:
-    """The last whole line of a file of JSON lines; empty where there is none."""
+    """The last complete line of a file of JSON lines; empty where there is none."""
     try:
-        lines = _end_of(path).split(b"\n")
+        lines = _tail(path).split(b"\n")
         found = json.loads(lines[-2]) if len(lines) > 1 else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def last_words(log: Path) -> str:
-    """The end of a job's log."""
+def log_tail(log: Path) -> str:
+    """The last lines of a job's log."""
     try:
-        lines = _end_of(log).decode(errors="replace").rstrip().split("\n")
+        lines = _tail(log).decode(errors="replace").rstrip().split("\n")
     except OSError:
         return ""
-    return "\n".join(lines[-_TOLD:])
+    return "\n".join(lines[-_TAIL_LINES:])
 
 
-def _end_of(path: Path) -> bytes:
+def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
+        file.seek(max(0, size - _TAIL_BYTES))
         return file.read()

@@ -1,20 +1,21 @@
-"""Where a sweep stands: one live table on a terminal, a line now and then elsewhere. Read from the run folders."""
+"""Progress of a sweep, read from the run folders: a live table on a terminal, a line every 30 seconds elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mildly.experiments.process import Task, last_line
+from mildly.experiments.process import WorkerTask, last_line
 
 _LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0
 _ROWS = 24  # running jobs shown
@@ -22,7 +23,7 @@ _ROWS = 24  # running jobs shown
 
 @dataclass
 class Counts:
-    """How many jobs there are of each kind; the rest wait."""
+    """Numbers of jobs by state."""
 
     all: int
     done: int = 0
@@ -39,7 +40,7 @@ class SweepProgress:
     def __post_init__(self) -> None:
         self.shown = time.monotonic()
         self.first: dict[str, tuple[float, int]] = {}
-        """When a job was first seen, and at which step."""
+        """By job: the time and step of its first row about main steps, from which its speed is counted."""
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
 
     def __enter__(self) -> SweepProgress:
@@ -55,11 +56,11 @@ class SweepProgress:
             self.live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line above the table."""
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def look(self, running: Iterable[Task]) -> None:
-        """Show the state, if the last look is long enough ago."""
+    def refresh(self, running: Iterable[WorkerTask]) -> None:
+        """Show the running jobs, unless they were shown just before."""
         if time.monotonic() - self.shown < (_LIVE_SECONDS if self.live else _PLAIN_SECONDS):
             return
         self.shown = time.monotonic()
@@ -68,8 +69,8 @@ class SweepProgress:
         if self.live:
             self.live.update(Group(Text(self._summary(len(tasks))), _table(rows)), refresh=True)
         else:
-            told = "; ".join(f"{name} {', '.join(part for part in rest if part)}" for name, *rest in rows)
-            self.say(f"{self._summary(len(tasks))}: {told}")
+            text = "; ".join(f"{name} {', '.join(part for part in rest if part)}" for name, *rest in rows)
+            self.say(f"{self._summary(len(tasks))}: {text}")
 
     def _summary(self, running: int) -> str:
         counts = self.counts
@@ -77,17 +78,21 @@ class SweepProgress:
         failed = f", {counts.failed} failed" if counts.failed else ""
         return f"{counts.done} of {counts.all} jobs done{failed}, {running} running, {waiting} waiting"
 
-    def _row(self, task: Task) -> tuple[str, str, str, str, str]:
+    def _row(self, task: WorkerTask) -> tuple[str, str, str, str, str]:
         """Name, step, speed, score, time left."""
         folder = Path(task.folder)
-        step = int(last_line(folder / "metrics.jsonl").get("step", 0))
+        line = last_line(folder / "metrics.jsonl")
+        phase, step = str(line.get("phase", "")), _main_step(line)
+        if phase:
+            self.first[task.name] = self.shown, 0
         began, start = self.first.setdefault(task.name, (self.shown, step))
         speed = max(0, step - start) / max(self.shown - began, 1e-9)
         evaluation = last_line(folder / "evaluations.jsonl")
         score, mean_return = evaluation.get("score"), evaluation.get("mean_return")
         result = "" if mean_return is None else f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
         left = f"{timedelta(seconds=round((task.steps - step) / speed))} left" if speed else ""
-        return task.name, f"{step}/{task.steps}", f"{speed:.1f} steps/s" if speed else "", result, left
+        steps = f"{step}/{task.steps}" + (f" ({phase})" if phase else "")
+        return task.name, steps, f"{speed:.1f} steps/s" if speed else "", result, left
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:
@@ -97,3 +102,8 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _main_step(line: Mapping[str, Any]) -> int:
+    """The step of a line of metrics; 0 in the phases before the main steps."""
+    return 0 if "phase" in line else int(line.get("step", 0))

@@ -1,19 +1,22 @@
-"""What a sweep compares: a TOML file written by hand, and the jobs that it means.
+"""What a sweep runs: a TOML file written by hand, and the jobs that it expands to.
 
 algorithms = ["bc", "mcq"]
 datasets = ["pendulum-mixed", "hopper-mixed"]
 seeds = 3               # 0, 1, 2; or a list
-preset = "small"        # this and the like: what `mildly.train` takes
+preset = "small"        # this and other options that `mildly.train` takes
 steps = 6000
 [fields]                # fields of the algorithms' configs; a list of values is crossed with all else
 lam = [0.5, 0.7]
-[mcq]                   # either of the above, for one algorithm
+[mcq]                   # options and fields for one algorithm
 steps = 8000
-[variants.floor]        # named settings that are compared with one another; each may hold either of the above
+[variants.floor]        # named variants; each may hold options and fields
 pseudo_floor = 0.0
 [variants.plain]
-[bc.variants.best]      # the same for one algorithm, in the place of the shared ones
+[bc.variants.best]      # variants of one algorithm, instead of the shared ones
 best_episodes = 0.1
+
+A field inside a group of the config is written with a dot (`behavior.model = "flow"`) or as a table of its own
+(`[fields.behavior]`, `[mcq.behavior]`).
 """
 
 from __future__ import annotations
@@ -25,26 +28,26 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from mildly.data.dataset import Meta
 from mildly.data.registry import name_of
 from mildly.errors import MildlyError, unknown_name
-from mildly.run import Plan
+from mildly.run import Plan, flatten
 
-_NOT_OF_A_SPEC = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "variant", "source", "fields"}
-"""Arguments of `train` that the sweep itself fills in."""
-_KINDS = {str: "text in quotes", int: "a whole number", bool: "true or false"}
+_SET_BY_SWEEP = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "variant", "source", "fields"}
+"""Arguments of `train` that a spec cannot give."""
+_EXPECTED = {str: "text in quotes", int: "a whole number", bool: "true or false"}
 _LISTS = ("algorithms", "datasets", "seeds")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec as it was written."""
+    """A spec as it was written. Fields inside groups have dotted names."""
 
     algorithms: tuple[str, ...]
     datasets: tuple[str, ...]
@@ -52,11 +55,11 @@ class Spec:
     options: Mapping[str, Any]
     fields: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
-    """By algorithm: options and fields that are for it alone."""
+    """By algorithm: its own options and fields."""
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """By name: options and fields that go together, one setting each."""
+    """By name: the options and fields of a variant."""
     own_variants: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
-    """By algorithm: variants that it has in the place of the shared ones."""
+    """By algorithm: variants that replace the shared ones."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,17 @@ class Job:
     seed: int
     options: dict[str, Any]
     """What else the spec gives to `mildly.training.loop.train`: options and config fields."""
-    setting: str
-    """The crossed fields, such as `lam=0.5`; empty where there are none."""
     plan: Plan
-    """What `run.json` will say, but for what depends on the machine and on the data's content."""
+    """What `run.json` will hold, except for what depends on the machine and on the content of the data."""
+
+    @property
+    def variant(self) -> str:
+        """The variant's name and the crossed fields, such as `lam=0.5`; empty where there are none."""
+        return self.plan.variant
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
-    """Read a spec; a mistake in it is told with the nearest name that is known."""
+    """Read a spec. For an unknown name the error suggests the nearest known one."""
     try:
         values = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -86,211 +92,221 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     except ValueError as error:  # not TOML, or not even text
         raise MildlyError(f"{path}: not a TOML file ({error}).") from error
     try:
-        return _checked(values)
+        return _parse(values)
     except MildlyError as error:
         raise MildlyError(f"{path}: {error}") from error
 
 
-def _checked(values: Mapping[str, Any]) -> Spec:
-    from mildly.algorithms import ALGORITHMS, algorithm_named
+def _parse(values: Mapping[str, Any]) -> Spec:
+    _check_top_level(values)
+    own, own_variants = {}, {}
+    for algorithm in (algorithms := _names("algorithms", values)):
+        given = dict(values.get(algorithm, {}))
+        if "variants" in given:
+            own_variants[algorithm] = _variants(f"{algorithm}.variants", given.pop("variants"))
+        own[algorithm] = flatten(given)
+    spec = Spec(
+        algorithms=algorithms,
+        datasets=_names("datasets", values),
+        seeds=_seeds(values.get("seeds", 1)),
+        options={name: value for name, value in values.items() if name in train_options()},
+        fields=flatten(values.get("fields", {})),
+        own=own,
+        variants=_variants("variants", values.get("variants", {})),
+        own_variants=own_variants,
+    )
+    _check_fields(spec)
+    return spec
 
-    options = options_of_train()
+
+def _check_fields(spec: Spec) -> None:
+    """Unknown names, and values of the wrong type, in all tables of a spec."""
+    known = {algorithm: set(_field_types(algorithm)) for algorithm in spec.algorithms}
+    every_field = set().union(*known.values())
+    for name in spec.fields:
+        if name in train_options():
+            raise MildlyError(f"'{name}' is no field of an algorithm's config: write it above [fields].")
+        if name not in every_field:
+            raise _unknown("field", name, every_field)
+    tables: dict[str, tuple[Mapping[str, Any], set[str]]]
+    tables = {algorithm: (given, known[algorithm]) for algorithm, given in spec.own.items()}
+    tables |= {f"variants.{name}": (given, every_field) for name, given in spec.variants.items()}
+    for algorithm, variants in spec.own_variants.items():
+        tables |= {f"{algorithm}.variants.{name}": (given, known[algorithm]) for name, given in variants.items()}
+    for table, (given, fields) in tables.items():
+        allowed = {*train_options(), *fields}
+        for name in given:
+            if name not in allowed:
+                raise _unknown(f"key below [{table}]", name, allowed)
+    for given in (spec.options, spec.fields, *(given for given, _ in tables.values())):
+        _check_values(given)
+
+
+def _check_top_level(values: Mapping[str, Any]) -> None:
+    from mildly.algorithms import ALGORITHMS
+
     for name in ("algorithms", "datasets"):
         if name not in values:
             raise MildlyError(f"'{name}' is missing; write {name} = [...].")
     tables = {"fields", "variants", *ALGORITHMS}
+    known = {*tables, *_LISTS, *train_options()}
     for name, value in values.items():
         if name in tables and not isinstance(value, dict):
             raise MildlyError(f"'{name}' must be a table: write [{name}] and its values below.")
-        if name not in {*tables, *_LISTS, *options}:
-            owners = [owner for owner, kind in ALGORITHMS.items() if name in _field_names(kind)]
+        for field in flatten({name: value}) if name not in known else ():
+            owners = [algorithm for algorithm in ALGORITHMS if field in _field_types(algorithm)]
             if owners:
-                raise MildlyError(f"'{name}' is a field of {', '.join(owners)}: write it below [fields].")
-            raise unknown_name("key", name, {*tables, *_LISTS, *options})
-    algorithms = _texts("algorithms", values)
-    known = {algorithm: _field_names(algorithm_named(algorithm)) for algorithm in algorithms}
-    fields = values.get("fields", {})
-    for name in fields:
-        if name in options:
-            raise MildlyError(f"'{name}' is no field of an algorithm's config: write it above [fields].")
-        if not any(name in names for names in known.values()):
-            raise unknown_name("field", name, set().union(*known.values()))
-    unused = [name for name in ALGORITHMS if name in values and name not in algorithms]
+                raise MildlyError(f"'{field}' is a field of {', '.join(owners)}: write it below [fields].")
+        if name not in known:
+            raise unknown_name("key", name, known)
+    unused = [name for name in ALGORITHMS if name in values and name not in _names("algorithms", values)]
     if unused:
         raise MildlyError(f"[{unused[0]}] is about an algorithm that is not in 'algorithms'.")
-    own = {algorithm: dict(values.get(algorithm, {})) for algorithm in algorithms}
-    variants = _variants("variants", values.get("variants", {}))
-    own_variants = {
-        algorithm: _variants(f"{algorithm}.variants", given.pop("variants"))
-        for algorithm, given in own.items()
-        if "variants" in given
-    }
-    places: dict[str, tuple[Mapping[str, Any], set[str]]]
-    places = {algorithm: (given, known[algorithm]) for algorithm, given in own.items()}
-    places |= {f"variants.{name}": (given, set().union(*known.values())) for name, given in variants.items()}
-    for algorithm, named in own_variants.items():
-        places |= {f"{algorithm}.variants.{name}": (given, known[algorithm]) for name, given in named.items()}
-    for place, (given, allowed) in places.items():
-        for name in given:
-            if name not in {*options, *allowed}:
-                raise unknown_name(f"key below [{place}]", name, {*options, *allowed})
-    shared = {name: value for name, value in values.items() if name in options}
-    for given in (shared, fields, *(given for given, _ in places.values())):
-        _check_options(given)
-        for name, value in given.items():
-            if value == []:
-                raise MildlyError(f"'{name}' is an empty list: give at least one value.")
-    seeds = _seeds(values.get("seeds", 1))
-    return Spec(algorithms, _texts("datasets", values), seeds, shared, fields, own, variants, own_variants)
 
 
-def _variants(place: str, given: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Named settings, each a table."""
+def _unknown(what: str, name: str, known: Iterable[str]) -> MildlyError:
+    members = sorted(field for field in known if field.startswith(f"{name}."))
+    if members:
+        return MildlyError(f"'{name}' is a group of fields: write {members[0]} or another of them.")
+    return unknown_name(what, name, known)
+
+
+def _variants(table: str, given: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(given, dict):
-        raise MildlyError(f"'{place}' must be a table: write [{place}.NAME] and values below.")
+        raise MildlyError(f"'{table}' must be a table: write [{table}.NAME] and values below.")
     for name, values in given.items():
         if not name.strip("."):
-            raise MildlyError(f"'{name}' below [{place}] cannot be the name of a folder.")
+            raise MildlyError(f"'{name}' below [{table}] cannot be the name of a folder.")
         if not isinstance(values, dict):
-            raise MildlyError(f"'{name}' below [{place}] must be a table: write [{place}.{name}] and its values below.")
-    return given
+            raise MildlyError(f"'{name}' below [{table}] must be a table: write [{table}.{name}] and its values below.")
+    return {name: flatten(values) for name, values in given.items()}
 
 
-def _texts(name: str, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """A list of texts; a single one needs no brackets."""
-    listed = values[name] if isinstance(values[name], list) else [values[name]]
+def _names(key: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """A list of names; a single one needs no brackets."""
+    listed = values[key] if isinstance(values[key], list) else [values[key]]
     if not listed or not all(isinstance(item, str) for item in listed):
-        raise MildlyError(f"{name} must be a list of names, such as {name} = ['...'], got {values[name]!r}.")
+        raise MildlyError(f"{key} must be a list of names, such as {key} = ['...'], got {values[key]!r}.")
     return tuple(listed)
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
     seeds = given if isinstance(given, list) else range(given) if type(given) is int else ()
     if not seeds or not all(type(seed) is int for seed in seeds):
-        raise MildlyError(f"seeds must be how many, at least 1, or a list of whole numbers, got {given!r}.")
+        raise MildlyError(f"seeds must be a number of seeds, at least 1, or a list of whole numbers, got {given!r}.")
     return tuple(seeds)
 
 
 @cache
-def options_of_train() -> dict[str, Any]:
-    """What a spec may say of a training besides its config, with the defaults."""
+def train_options() -> dict[str, Any]:
+    """The options that a spec may give to `train` besides config fields, with their defaults."""
     from mildly.training.loop import train
 
     parameters = inspect.signature(train).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _NOT_OF_A_SPEC}
+    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _SET_BY_SWEEP}
 
 
-def _check_options(given: Mapping[str, Any]) -> None:
-    for name, default in options_of_train().items():
-        kind = str if default is None else type(default)
-        if name in given and type(given[name]) is not kind:
-            raise MildlyError(f"{name} must be {_KINDS[kind]}, got {given[name]!r}.")
+def _check_values(given: Mapping[str, Any]) -> None:
+    for name, default in train_options().items():
+        expected = str if default is None else type(default)
+        if name in given and type(given[name]) is not expected:
+            raise MildlyError(f"{name} must be {_EXPECTED[expected]}, got {given[name]!r}.")
+    for name, value in given.items():
+        if value == []:
+            raise MildlyError(f"'{name}' is an empty list: give at least one value.")
 
 
-def _field_names(kind: Any) -> set[str]:
-    return {field.name for field in dataclasses.fields(kind.Config)}
+def _field_types(algorithm: str) -> dict[str, Any]:
+    from mildly.algorithms import algorithm_named
+    from mildly.algorithms.config import field_types
+
+    return field_types(algorithm_named(algorithm).Config)
 
 
 def expand(spec: Spec) -> list[Job]:
-    """Every job of a spec: all with the first seed, then all with the second, so that the picture is whole early.
+    """All jobs of a spec, those of the first seed first, so that every setting has a result early.
 
-    All that can be wrong with a job is told now, before any runs.
+    Mistakes in the settings of any job are found here, before the first one runs.
     """
-    from mildly.algorithms import algorithm_named
-
-    jobs, known = [], options_of_train()
+    jobs, options = [], train_options()
     for algorithm in spec.algorithms:
-        kind = algorithm_named(algorithm)
+        types = _field_types(algorithm)
         for dataset, (variant, given) in itertools.product(spec.datasets, _variants_of(spec, algorithm).items()):
-            options = {name: value for name, value in given.items() if name in known}
-            fields = {name: _with_none(kind, name, given[name]) for name in given if name in _field_names(kind)}
-            for crossed, values in _crossed(kind, fields):
-                setting = ",".join(part for part in (safe(variant), crossed) if part)
-                jobs += [_job(algorithm, dataset, seed, setting, options, values) for seed in spec.seeds]
-    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
-    if twice:
+            own_options = {name: value for name, value in given.items() if name in options}
+            fields = {name: _with_none(value, types[name]) for name, value in given.items() if name in types}
+            for crossed, values in _crossed(fields, types):
+                label = ",".join(part for part in (folder_name(variant), crossed) if part)
+                jobs += [_job(algorithm, dataset, seed, label, own_options, values) for seed in spec.seeds]
+    repeated = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
+    if repeated:
         raise MildlyError(
-            f"two jobs would be called {twice[0]}: something is listed twice, or the names of two data sets or of two "
-            "variants make the same folder."
+            f"two jobs would be called {repeated[0]}: something is listed twice, or the names of two data sets or of "
+            "two variants make the same folder."
         )
     return sorted(jobs, key=lambda job: spec.seeds.index(job.seed))
 
 
 def _variants_of(spec: Spec, algorithm: str) -> dict[str, dict[str, Any]]:
-    """All that is given for an algorithm, by variant; shared variants that mean the same for it are one."""
-    from mildly.algorithms import algorithm_named
-
+    """All options and fields of an algorithm, by variant; shared variants that are the same for it are run once."""
     common = {**spec.options, **spec.fields, **spec.own.get(algorithm, {})}
     own = spec.own_variants.get(algorithm)
     if own:
-        return {name: {**common, **varied} for name, varied in own.items()}
-    known = {*options_of_train(), *_field_names(algorithm_named(algorithm))}
+        return {name: {**common, **given} for name, given in own.items()}
+    known = {*train_options(), *_field_types(algorithm)}
     different: dict[str, dict[str, Any]] = {}
-    for name, varied in spec.variants.items():
-        said = {key: value for key, value in varied.items() if key in known}
-        if said not in different.values():
-            different[name] = said
-    if not any(different.values()):  # nothing to tell apart, so nothing to name
+    for name, given in spec.variants.items():
+        applicable = {key: value for key, value in given.items() if key in known}
+        if applicable not in different.values():
+            different[name] = applicable
+    if not any(different.values()):  # all the same, so that no name is needed
         return {"": common}
-    return {name: {**common, **said} for name, said in different.items()}
+    return {name: {**common, **given} for name, given in different.items()}
 
 
-def _with_none(kind: Any, name: str, value: Any) -> Any:
-    """TOML has no None: the text "None" stands for it where a field may be nothing."""
+def _with_none(value: Any, annotated: Any) -> Any:
+    """TOML has no None: the text "None" is read as None where a field may be None."""
     if isinstance(value, list):
-        return [_with_none(kind, name, item) for item in value]
-    optional = type(None) in get_args(get_type_hints(kind.Config)[name])
-    return None if value == "None" and optional else value
+        return [_with_none(item, annotated) for item in value]
+    return None if value == "None" and type(None) in get_args(annotated) else value
 
 
-def setting_of(path: Path, plan: Plan) -> str | None:
-    """What the folder of a sweep's run says of its setting, the inverse of a job's name; None for any other folder."""
-    parts, named = path.absolute().parts, (plan.algorithm, safe(plan.data.name))
-    if parts[-1] != f"seed-{plan.seed}":
-        return None
-    if parts[-3:-1] == named:
-        return ""
-    return parts[-2] if parts[-4:-2] == named else None
-
-
-def _crossed(kind: Any, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every combination of the listed values: how to call it, and the fields."""
-    listed = [name for name, value in fields.items() if _is_list_of_values(kind, name, value)]
+def _crossed(fields: Mapping[str, Any], types: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every combination of the listed values: its label, and all fields."""
+    listed = [name for name, value in fields.items() if _is_list_of_values(value, types[name])]
     for combination in itertools.product(*(fields[name] for name in listed)):
         chosen = dict(zip(listed, combination, strict=True))
-        setting = ",".join(f"{name}={_text(value)}" for name, value in chosen.items())
-        yield safe(setting), {**fields, **chosen}
+        label = ",".join(f"{name}={_value_text(value)}" for name, value in chosen.items())
+        yield folder_name(label), {**fields, **chosen}
 
 
-def _is_list_of_values(kind: Any, name: str, value: Any) -> bool:
-    """Whether a list holds values to compare; `hidden = [64, 64]` is one value, since the field itself is a tuple."""
+def _is_list_of_values(value: Any, annotated: Any) -> bool:
+    """Whether a list holds values to compare; for a field that is a tuple, `[64, 64]` is one value."""
     if not isinstance(value, list):
         return False
-    annotated = get_type_hints(kind.Config)[name]
     is_tuple = any(get_origin(choice) is tuple for choice in (annotated, *get_args(annotated)))
     return not is_tuple or (bool(value) and all(isinstance(item, list) for item in value))
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return "x".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def safe(name: str) -> str:
-    """A name without what a folder's must not have."""
+def folder_name(name: str) -> str:
+    """A name with underscores for the characters that a folder's name cannot have."""
     return re.sub(r"[^\w.+,=-]", "_", name)
 
 
 def _job(
-    algorithm: str, dataset: str, seed: int, setting: str, options: Mapping[str, Any], fields: Mapping[str, Any]
+    algorithm: str, dataset: str, seed: int, variant: str, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> Job:
     from mildly.algorithms import algorithm_named
-    from mildly.algorithms.base import make_config
+    from mildly.algorithms.config import make_config
     from mildly.device import resolve_device
 
     data_name = name_of(dataset)
-    filled = {**options_of_train(), **options}
+    filled = {**train_options(), **options}
     planned = {field.name: filled[field.name] for field in dataclasses.fields(Plan) if field.name in filled}
     try:
         config = make_config(algorithm_named(algorithm), filled["preset"], data_name, fields)
@@ -301,10 +317,11 @@ def _job(
             data=Meta(data_name),
             seed=seed,
             threads=1,
+            variant=variant,
             **{**planned, "device": resolve_device(filled["device"])},
         )
     except MildlyError as error:
         raise MildlyError(f"{algorithm} on {dataset}: {error}") from error
-    parts = (algorithm, safe(data_name), setting, f"seed-{seed}")
+    parts = (algorithm, folder_name(data_name), variant, f"seed-{seed}")
     name = "/".join(part for part in parts if part)
-    return Job(name, algorithm, dataset, seed, {**options, **fields}, setting, plan)
+    return Job(name, algorithm, dataset, seed, {**options, **fields}, plan)

@@ -1,7 +1,8 @@
-"""The data of a sweep: every set once, in a form that all jobs map, looked at before any job runs."""
+"""The data sets of a sweep: converted once to folders that all jobs map into memory, checked before any job runs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,16 +11,16 @@ from pathlib import Path
 from mildly.data.convert import convert
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
-from mildly.data.registry import MINARI, find, load_dataset, reference
+from mildly.data.registry import MINARI, find, load_dataset, stable_source
 from mildly.errors import MildlyError
-from mildly.experiments.spec import Job, safe
+from mildly.experiments.spec import Job, folder_name
 from mildly.files import atomic_write
 
 
-def native(job: Job, out: Path, say: Callable[[str], None]) -> Path:
-    """The folder of a job's data set. What is in another format is converted, once, to `OUT/data/NAME`.
+def native_folder(job: Job, out: Path, say: Callable[[str], None]) -> Path:
+    """The folder of a job's data set. Other formats are converted once, to `OUT/data/NAME`.
 
-    Mapped files are shared by all jobs of a machine: they are in memory once.
+    All jobs of a machine share the mapped files, so that they are in memory once.
     """
     source = None
     if not job.dataset.startswith(MINARI):
@@ -27,8 +28,8 @@ def native(job: Job, out: Path, say: Callable[[str], None]) -> Path:
         if (source / "dataset.json").is_file():
             return source.resolve()
     name = job.plan.data.name
-    folder = (out / "data" / safe(name)).resolve()
-    origin = {"source": reference(job.dataset), "modified": _stamp(source) if source else None}
+    folder = (out / "data" / folder_name(name)).resolve()
+    origin = {"source": stable_source(job.dataset), "modified": _file_states(source) if source else None}
     note = folder.with_name(f"{folder.name}.json")
     if folder.exists():
         if json.loads(note.read_text()) != origin:
@@ -39,33 +40,32 @@ def native(job: Job, out: Path, say: Callable[[str], None]) -> Path:
         shutil.rmtree(left)
     with atomic_write(note) as unfinished:  # first, since the folder appears only when it is complete
         unfinished.write_text(json.dumps(origin) + "\n")
-    for line in convert(job.dataset, folder, ImportOptions(name=name)).meta.notes:  # what was guessed must be told
+    for line in convert(job.dataset, folder, ImportOptions(name=name)).meta.notes:  # such as what was guessed
         say(f"{job.dataset}: {line}")
     return folder
 
 
-def _stamp(source: Path) -> list[list[object]]:
-    """Name, size and time of every file of a source: a folder's own time does not change with its files'."""
+def _file_states(source: Path) -> list[list[object]]:
+    """Name, size and modification time of every file; a folder's own time does not change with its files."""
     files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def look_at(folder: Path, jobs: Sequence[Job]) -> list[str]:
-    """Refuse data that would spoil these jobs, and environments that do not fit them; otherwise what to warn of."""
-    from mildly.environments import check_fit, stored_bounds
-    from mildly.training.preflight import preflight
+def check_data(folder: Path, jobs: Sequence[Job]) -> list[str]:
+    """Raise an error for data or environments that these jobs cannot use. Returns warnings."""
+    from mildly.training.preflight import environment_of, evaluation_of, preflight
 
     data = load_dataset(folder)
-    meta = data.meta
-    for env in {job.plan.env or meta.env_id for job in jobs} - {None}:
-        bounds = (meta.action_low, meta.action_high) if meta.action_low is not None else stored_bounds(str(env))
-        check_fit(str(env), data.observation_size, data.action_size, f"the data set '{meta.name}'", bounds)
+    said: list[str] = []
+    for job in {job.plan.env: job for job in jobs}.values():
+        env, meta = environment_of(data.meta, job.plan.env)
+        said += evaluation_of(dataclasses.replace(job.plan, env=env, data=meta), data)[1]
     try:
-        return preflight(data, jobs[0].dataset, check=any(job.options.get("check", True) for job in jobs))
+        return said + preflight(data, jobs[0].dataset, check=any(job.options.get("check", True) for job in jobs))
     except MildlyError as error:
         raise MildlyError(f"{error} In a sweep's file that is check = false.") from error
 
 
 def fingerprint(folder: Path) -> str:
-    """What `dataset.json` says of the content, without reading it."""
+    """The hash of the content that `dataset.json` states."""
     return Dataset.describe(folder).fingerprint

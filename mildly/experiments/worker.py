@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -12,20 +11,20 @@ import time
 from pathlib import Path
 
 from mildly.errors import MildlyError
-from mildly.experiments.process import Task
+from mildly.experiments.process import WorkerTask
 from mildly.run import Run
 
-_PATIENCE = 120.0  # seconds for which a predecessor may take to write its checkpoint
+_WAIT_SECONDS = 120.0  # for an earlier process of the job to write its checkpoint
 
 
 def main() -> int:
-    """Read the task, train, and give an exit code as `mildly train` does."""
-    task = Task(**json.loads(sys.stdin.readline()))
-    threading.Thread(target=_watch, args=(sys.stdin.fileno(),), daemon=True).start()
+    """Read the task and train; returns an exit code as `mildly train` does."""
+    task = WorkerTask(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_watch_pipe, args=(sys.stdin.fileno(),), daemon=True).start()
     from mildly.training.loop import Stopped
 
     try:
-        _train(task)
+        run_task(task)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code
@@ -35,37 +34,39 @@ def main() -> int:
     return 0
 
 
-def _watch(pipe: int) -> None:
-    """Stop as if asked to when whoever started us has gone: nobody would know of what we do."""
+def _watch_pipe(pipe: int) -> None:
+    """Stop with a checkpoint when the process of the sweep has ended."""
     while os.read(pipe, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _train(task: Task) -> None:
+def run_task(task: WorkerTask) -> None:
+    """Train, or resume from the run's last checkpoint."""
     from mildly.data.registry import load_dataset
     from mildly.training.loop import resume, train
 
     run = Run(Path(task.folder))
-    begun = (run.path / "run.json").exists()
-    if begun:
+    if (run.path / "run.json").exists():
         _wait_for_predecessor(run)
-    else:
-        (run.path / "run.json.tmp").unlink(missing_ok=True)  # left where a predecessor died in its first moment
-    try:
-        if begun:
-            resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
-        else:
-            # The sweep has looked at the data already, once for all its jobs.
-            options = {**task.options, "steps": task.steps, "check": False}
-            train(task.algorithm, task.dataset, seed=task.seed, out=run.path, threads=task.threads, **options)
-    finally:
-        _name_data(run, task.reference)
+        resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
+        return
+    (run.path / "run.json.tmp").unlink(missing_ok=True)  # left by a process that was killed at its start
+    train(
+        task.algorithm,
+        task.dataset,
+        seed=task.seed,
+        out=run.path,
+        threads=task.threads,
+        variant=task.variant,
+        source=task.source,
+        **{**task.options, "steps": task.steps, "check": False},  # the sweep has checked the data for all its jobs
+    )
 
 
 def _wait_for_predecessor(run: Run) -> None:
-    """A job that lost its sweep is still writing its checkpoint when the sweep is started again at once."""
-    deadline = time.monotonic() + _PATIENCE
+    """Wait for the job's process of an earlier sweep, which may still be writing its checkpoint."""
+    deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
             with run.locked():
@@ -74,12 +75,6 @@ def _wait_for_predecessor(run: Run) -> None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
-
-
-def _name_data(run: Run, reference: str) -> None:
-    """Let `run.json` say where the data are found from anywhere, though they were read from a copy."""
-    if (run.path / "run.json").exists() and run.plan().dataset != reference:
-        run.write_plan(dataclasses.replace(run.plan(), dataset=reference))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from whatever runs exist so far (matplotlib, extra `plot`)."""
+"""The paper's figures, drawn from the runs so far (matplotlib, extra `plot`)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ import numpy as np
 from mildly.errors import MildlyError
 from mildly.evaluation.results import Result
 from mildly.files import atomic_write
-from mildly.paper.exhibits import Exhibit
-from mildly.paper.tables import changes, is_stand_in, like_the_paper, official_name
-from mildly.report.curves import Curve, mean_curve
+from mildly.paper.matching import changes, closest_to_paper, is_recollected, official_name
+from mildly.paper.reproductions import Reproduction
+from mildly.report.curves import MeanCurve, mean_curve
 from mildly.run import Run
 
 _VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_target": "target"}
 
 
-def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+def parameter_study(reproduction: Reproduction, results: Sequence[Result], path: Path) -> Path:
     """Scores and values of the data's actions against lambda (above) and N (below), for each data set."""
-    usual = Counter(result.plan.config["num_actions"] for result in results if result.plan.algorithm == "mcq")
+    usual = Counter(result.plan.flat_config["num_actions"] for result in results if result.plan.algorithm == "mcq")
     number = 10 if 10 in usual or not usual else usual.most_common(1)[0][0]
     rows: list[tuple[str, Callable[[Result], bool]]] = [
-        ("lam", lambda result: result.plan.config["num_actions"] == number),
-        ("num_actions", lambda result: result.plan.config["lam"] == 0.95),
+        ("lam", lambda result: result.plan.flat_config["num_actions"] == number),
+        ("num_actions", lambda result: result.plan.flat_config["lam"] == 0.95),
     ]
-    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    datasets = [name for name in reproduction.datasets if _runs_on(name, reproduction, results)]
     if not datasets:
-        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+        raise MildlyError(f"{reproduction.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
     figure, axes = _axes(len(rows), 2 * len(datasets))
     for row, (parameter, belongs) in enumerate(rows):
         for i, name in enumerate(datasets):
             groups: dict[Any, list[Result]] = {}
-            for result in _on(name, exhibit, results):
+            for result in _runs_on(name, reproduction, results):
                 if belongs(result):
-                    groups.setdefault(result.plan.config[parameter], []).append(result)
+                    groups.setdefault(result.plan.flat_config[parameter], []).append(result)
             score, value = axes[row][2 * i], axes[row][2 * i + 1]
             for setting in sorted(groups, key=lambda value: (isinstance(value, str), value)):  # "auto" last
                 label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
-                alike = like_the_paper(groups[setting])
+                alike = closest_to_paper(groups[setting])
                 _draw(score, _curve(alike, _scores), label)
                 _draw(value, _curve(alike, _metric("q_data")), label)
-            title = _title(name, like_the_paper(_on(name, exhibit, results)))
+            title = _title(name, closest_to_paper(_runs_on(name, reproduction, results)))
             score.set_title(f"score, {title}", fontsize=9, loc="left")
             value.set_title(f"Q of the data's actions, {title}", fontsize=9, loc="left")
             if groups:
@@ -52,16 +52,16 @@ def parameter_study(exhibit: Exhibit, results: Sequence[Result], path: Path) -> 
     return _save(figure, path)
 
 
-def value_estimates(exhibit: Exhibit, results: Sequence[Result], path: Path) -> Path:
+def value_estimates(reproduction: Reproduction, results: Sequence[Result], path: Path) -> Path:
     """Value estimates against time, a panel for each data set."""
-    datasets = [name for name in exhibit.datasets if _on(name, exhibit, results)]
+    datasets = [name for name in reproduction.datasets if _runs_on(name, reproduction, results)]
     if not datasets:
-        raise MildlyError(f"{exhibit.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
+        raise MildlyError(f"{reproduction.name}: no run has been evaluated or logged yet, so there is nothing to draw.")
     figure, axes = _axes(1, len(datasets))
     for axis, name in zip(axes[0], datasets, strict=True):
-        alike = like_the_paper(_on(name, exhibit, results))
-        for metric, words in _VALUES.items():
-            _draw(axis, _curve(alike, _metric(metric)), f"Q {words}")
+        alike = closest_to_paper(_runs_on(name, reproduction, results))
+        for metric, label in _VALUES.items():
+            _draw(axis, _curve(alike, _metric(metric)), f"Q {label}")
         changed = "".join(f", {change}" for change in changes(alike[0].plan))
         axis.set_title(_title(name, alike) + changed, fontsize=9, loc="left")
     axes[0][0].legend(fontsize=7, frameon=False)
@@ -69,12 +69,12 @@ def value_estimates(exhibit: Exhibit, results: Sequence[Result], path: Path) -> 
 
 
 def _title(name: str, results: Sequence[Result]) -> str:
-    return f"{name} (re-collected)" if any(map(is_stand_in, results)) else name
+    return f"{name} (re-collected)" if any(map(is_recollected, results)) else name
 
 
-def _on(name: str, exhibit: Exhibit, results: Sequence[Result]) -> list[Result]:
-    """MCQ's runs on a data set, or on what stands in for it."""
-    known = exhibit.datasets
+def _runs_on(name: str, reproduction: Reproduction, results: Sequence[Result]) -> list[Result]:
+    """MCQ's runs on a data set, official or re-collected."""
+    known = reproduction.datasets
     return [r for r in results if r.plan.algorithm == "mcq" and official_name(r.plan.data.name, known) == name]
 
 
@@ -86,7 +86,7 @@ def _metric(name: str) -> Callable[[Result], dict[int, float]]:
     return lambda result: {line["step"]: line[name] for line in Run(result.path).metrics() if name in line}
 
 
-def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float]]) -> Curve | None:
+def _curve(results: Sequence[Result], values: Callable[[Result], dict[int, float]]) -> MeanCurve | None:
     """Mean and deviation over runs, as far as all of them have come."""
     lines = [found for result in results if (found := values(result))]
     curve = mean_curve([(np.array(list(line)), np.array(list(line.values()))) for line in lines])
@@ -108,7 +108,7 @@ def _axes(rows: int, columns: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _draw(axis: Any, curve: Curve | None, label: str) -> None:
+def _draw(axis: Any, curve: MeanCurve | None, label: str) -> None:
     if curve is None:
         return
     (line,) = axis.plot(curve.steps, curve.mean, linewidth=1.3, label=label)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mildly.errors import MildlyError
 from mildly.files import atomic_write
-from mildly.report.charts import LIGHT, VALUE_LIGHT, Spec
+from mildly.report.charts import LIGHT, VALUE_LIGHT, ChartSpec
 
 _FORMATS = ("png", "svg")
 _MOST_IN_LEGEND = 12
@@ -26,10 +26,10 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.hashsalt": "mildly",  # equal figures are equal files
 }
-_COLOURS = {f"s{i}": color for i, color in enumerate(LIGHT)} | {f"v{i}": c for i, c in enumerate(VALUE_LIGHT)}
+_COLORS = {f"s{i}": color for i, color in enumerate(LIGHT)} | {f"v{i}": c for i, c in enumerate(VALUE_LIGHT)}
 
 
-def write_figures(specs: Mapping[str, Spec], folder: str | os.PathLike[str]) -> list[Path]:
+def write_figures(specs: Mapping[str, ChartSpec], folder: str | os.PathLike[str]) -> list[Path]:
     """Draw every chart into a folder, as PNG and SVG."""
     try:
         import matplotlib
@@ -50,9 +50,9 @@ def write_figures(specs: Mapping[str, Spec], folder: str | os.PathLike[str]) -> 
     return written
 
 
-def _file_names(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+def _file_names(specs: Mapping[str, ChartSpec]) -> dict[str, ChartSpec]:
     """Charts by the name of their file, with a number where two would share one."""
-    named: dict[str, Spec] = {}
+    named: dict[str, ChartSpec] = {}
     for spec in specs.values():
         name, number = spec["file"], 2
         while name in named:
@@ -70,13 +70,13 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _lines(spec: Spec) -> Any:
+def _lines(spec: ChartSpec) -> Any:
     """Means with their bands."""
     figure = _figure(6.4, 4)
     axes = figure.subplots()
     for series in spec["series"]:
         x, y = np.array(series["x"]), np.array(series["y"])
-        look = {"color": _COLOURS[series["color"]], "linestyle": _dash(series["dash"]), "linewidth": 1.8}
+        look = {"color": _COLORS[series["color"]], "linestyle": _dash(series["dash"]), "linewidth": 1.8}
         axes.plot(x, y, label=_plain(series["label"]), marker="o" if len(x) == 1 else None, **look)
         if spec.get("band") == "range":
             axes.fill_between(x, series["low"], series["high"], color=look["color"], alpha=0.15, linewidth=0)
@@ -89,14 +89,14 @@ def _lines(spec: Spec) -> Any:
     return figure
 
 
-def _intervals(spec: Spec) -> Any:
+def _intervals(spec: ChartSpec) -> Any:
     """Points with intervals, a panel for each statistic."""
     panels = spec["panels"]
     rows = len(panels[0]["rows"])
     figure = _figure(max(5.5, 3.1 * len(panels)), 1.1 + 0.3 * rows)
     for i, (axes, panel) in enumerate(zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)):
         for place, row in enumerate(panel["rows"]):
-            color = _COLOURS[row["color"]]
+            color = _COLORS[row["color"]]
             axes.barh(place, row["high"] - row["low"], left=row["low"], height=0.5, color=color, alpha=0.4)
             axes.vlines(row["point"], place - 0.33, place + 0.33, color=color, linewidth=2.5)
         if "reference" in panel:

@@ -10,16 +10,16 @@ import numpy as np
 
 from mildly.data.dataset import Array
 from mildly.report.comparison import Comparison
-from mildly.report.curves import MOST_POINTS, Curve, mean_curve, thin
+from mildly.report.curves import MOST_POINTS, MeanCurve, mean_curve, thin
 from mildly.report.grouping import Group
 from mildly.report.reading import VALUES
 from mildly.report.summary import Report
 
-Spec = dict[str, Any]
+ChartSpec = dict[str, Any]
 
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b3559a", "#c98a00", "#3d9ddb", "#5a5a5a", "#7a5c12")
 DARK = ("#5ab4f0", "#ff9254", "#35cfa4", "#e79bd0", "#f2bd42", "#a5d8ff", "#c9c9c9", "#d0a850")
-"""Colors that people with any kind of color vision can tell apart, on white and on black."""
+"""Colors that differ for people with any color vision, on white and on black."""
 VALUE_LIGHT = ("#332288", "#aa3377", "#117733", "#8a8420")
 VALUE_DARK = ("#a79cf5", "#f08cc4", "#62cc83", "#d3cd6a")
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
@@ -35,7 +35,7 @@ _VALUE_POINTS, _LEAST_VALUE_POINTS = 160, 60
 _ALL_VALUE_POINTS = 16_000  # of the charts of all groups together; with hundreds of groups each chart gets fewer
 
 
-def chart_specs(report: Report, comparison: Comparison | str) -> dict[str, Spec]:
+def chart_specs(report: Report, comparison: Comparison | str) -> dict[str, ChartSpec]:
     """Every chart by the name under which the page asks for it."""
     specs = {f"learning-{i}": learning(report, dataset) for i, dataset in enumerate(report.datasets)}
     specs |= {f"values-{i}": values(report, group) for i, group in enumerate(report.groups)}
@@ -47,13 +47,13 @@ def chart_specs(report: Report, comparison: Comparison | str) -> dict[str, Spec]
     return {name: spec for name, spec in specs.items() if spec.get("series") or spec.get("panels")}
 
 
-def style(report: Report, label: str) -> Spec:
+def style(report: Report, label: str) -> ChartSpec:
     """The color and dash of a label, the same in every chart."""
     place = report.labels.index(label)
     return {"color": f"s{place % len(LIGHT)}", "dash": DASHES[place // len(LIGHT) % len(DASHES)]}
 
 
-def learning(report: Report, dataset: str) -> Spec:
+def learning(report: Report, dataset: str) -> ChartSpec:
     """Scores against steps, a line for each group."""
     groups = report.on(dataset)
     return {
@@ -68,7 +68,7 @@ def learning(report: Report, dataset: str) -> Spec:
     }
 
 
-def _learning_series(report: Report, group: Group) -> Spec:
+def _learning_series(report: Report, group: Group) -> ChartSpec:
     runs = group.evaluated()
     curve = mean_curve(runs)
     assert curve is not None
@@ -79,8 +79,8 @@ def _learning_series(report: Report, group: Group) -> Spec:
     return series
 
 
-def values(report: Report, group: Group) -> Spec:
-    """Value estimates against steps: what the critics say of the data's actions, of the policy's, and their targets."""
+def values(report: Report, group: Group) -> ChartSpec:
+    """Value estimates against steps: of the data's actions, of the policy's actions, and the targets."""
     points = max(_LEAST_VALUE_POINTS, min(_VALUE_POINTS, _ALL_VALUE_POINTS // len(report.groups)))
     series = []
     for place, name in enumerate(VALUES):
@@ -107,10 +107,10 @@ def _column(lines: Iterable[Mapping[str, Any]], name: str) -> tuple[Array, Array
     return np.array([step for step, _ in found]), np.array([value for _, value in found], dtype=np.float64)
 
 
-def _series(curve: Curve, most: int, *, ends: bool = True) -> Spec:
-    """A curve in few points and few digits; what says nothing (the spread of a single run) is left out."""
+def _series(curve: MeanCurve, most: int, *, ends: bool = True) -> ChartSpec:
+    """A curve in few points and few digits; the deviation of a single run is left out."""
     curve = curve.at(thin(curve.steps, curve.mean, most))
-    series: Spec = {"x": _whole(curve.steps), "y": _rounded(curve.mean)}
+    series: ChartSpec = {"x": _whole(curve.steps), "y": _rounded(curve.mean)}
     if curve.runs.max() > 1:
         series["std"] = _rounded(curve.std)
         if ends:
@@ -120,7 +120,7 @@ def _series(curve: Curve, most: int, *, ends: bool = True) -> Spec:
     return series
 
 
-def _aggregates(report: Report, comparison: Comparison) -> Spec:
+def _aggregates(report: Report, comparison: Comparison) -> ChartSpec:
     panels = [
         {
             "title": name,
@@ -131,7 +131,7 @@ def _aggregates(report: Report, comparison: Comparison) -> Spec:
     return {"kind": "interval", "title": "Aggregate scores", "file": "aggregates", "panels": panels}
 
 
-def _improvements(report: Report, comparison: Comparison) -> Spec:
+def _improvements(report: Report, comparison: Comparison) -> ChartSpec:
     rows = [
         _row(f"{better} > {worse}", style(report, better)["color"], found)
         for (better, worse), found in comparison.improvements.items()
@@ -140,12 +140,12 @@ def _improvements(report: Report, comparison: Comparison) -> Spec:
     return {"kind": "interval", "title": "Probability of improvement", "file": "improvement", "panels": [panel]}
 
 
-def _row(label: str, color: str, found: Any) -> Spec:
+def _row(label: str, color: str, found: Any) -> ChartSpec:
     point, low, high = _rounded([found.value, found.low, found.high])
     return {"label": label, "color": color, "point": point, "low": low, "high": high}
 
 
-def _profiles(report: Report, comparison: Comparison) -> Spec:
+def _profiles(report: Report, comparison: Comparison) -> ChartSpec:
     series = [
         {
             "label": label,

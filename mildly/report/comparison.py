@@ -10,7 +10,7 @@ import numpy as np
 
 from mildly.data.dataset import Array
 from mildly.evaluation import statistics
-from mildly.evaluation.statistics import Curve, Estimate
+from mildly.evaluation.statistics import Estimate, EstimatedCurve
 from mildly.report.summary import Report
 
 AGGREGATES = {
@@ -26,7 +26,7 @@ _REPLICATIONS = 10_000  # the ends of an interval are then steady to a fiftieth 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the scores of some labels say on the data sets that all of them were run on."""
+    """Statistics of some labels over the data sets that all of them were run on."""
 
     labels: list[str]
     datasets: list[str]
@@ -36,13 +36,13 @@ class Comparison:
     """Runs of the label and data set with the fewest."""
     aggregates: dict[str, dict[str, Estimate]]
     """By aggregate, then by label."""
-    profiles: dict[str, Curve]
+    profiles: dict[str, EstimatedCurve]
     improvements: dict[tuple[str, str], Estimate]
     """How probably a run of the first scores more than a run of the second."""
 
 
 def compare(report: Report) -> Comparison | str:
-    """The comparison, or a sentence that says why there is none."""
+    """The comparison, or the reason why there is none."""
     scored = [group for group in report.groups if group.normalized and len(group.scores)]
     if not scored:
         return "Aggregates need normalized scores, which need evaluations and a data set with reference returns."

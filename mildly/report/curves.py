@@ -10,11 +10,11 @@ import numpy as np
 from mildly.data.dataset import Array
 
 MOST_POINTS = 300
-"""Points of a curve on a page; more than this the eye cannot tell."""
+"""The largest number of points of a curve on a page; more would look the same."""
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeanCurve:
     """Values against steps over the runs of a group."""
 
     steps: Array
@@ -26,13 +26,13 @@ class Curve:
     runs: Array
     """How many runs have come that far."""
 
-    def at(self, chosen: Array) -> Curve:
+    def at(self, chosen: Array) -> MeanCurve:
         """Some of the points."""
         columns = (self.steps, self.mean, self.std, self.low, self.high, self.runs)
-        return Curve(*(column[chosen] for column in columns))
+        return MeanCurve(*(column[chosen] for column in columns))
 
 
-def mean_curve(runs: Sequence[tuple[Array, Array]]) -> Curve | None:
+def mean_curve(runs: Sequence[tuple[Array, Array]]) -> MeanCurve | None:
     """The mean of several curves on all their steps together; None where there is no point.
 
     Between its own points a curve is taken to be straight, and outside them it has no value.
@@ -49,7 +49,7 @@ def mean_curve(runs: Sequence[tuple[Array, Array]]) -> Curve | None:
         spread[several] = np.nanstd(table[:, several], axis=0, ddof=1)
     known = count > 0  # runs that do not overlap leave no gap, since every step is some run's own
     table = table[:, known]
-    return Curve(
+    return MeanCurve(
         steps[known], np.nanmean(table, axis=0), spread[known], np.nanmin(table, axis=0), np.nanmax(table, axis=0),
         count[known],
     )  # fmt: skip

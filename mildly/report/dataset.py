@@ -10,12 +10,12 @@ import numpy as np
 
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import atomic_write, writable
 
 FORMATS = (".png", ".svg", ".pdf")
 
 _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#5a5a5a"
-_DIMENSIONS = (_BLUE, _ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")  # told apart by all
+_DIMENSIONS = (_BLUE, _ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")  # for any color vision
 _STYLE: dict[Any, Any] = {
     "font.size": 9.5,
     "axes.titlesize": 11,
@@ -32,7 +32,7 @@ _STYLE: dict[Any, Any] = {
 _ROWS, _STATES, _EPISODES = 200_000, 4_000, 5_000  # drawn at most
 _DISCOUNT, _AHEAD = 0.99, 500
 _UNSEEN = 100  # times as high as the usual bar
-_FEW = 5  # episodes, of which a histogram tells nothing
+_FEW = 5  # episodes, too few for a histogram
 
 
 def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
@@ -42,7 +42,7 @@ def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
         data: the data set; of a large one, a sample of the rows is drawn.
         path: the file to write; its ending decides the format (.png, .svg, .pdf).
     """
-    path = writable(path)
+    path = picture_path(path)
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -65,16 +65,12 @@ def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def writable(path: str | os.PathLike[str]) -> Path:
-    """The path of a picture, once its ending and its folder have been found good."""
+def picture_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a picture; an error where its ending is unknown or it cannot be written."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
         raise MildlyError(f"{path}: a picture's name must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
-    if not path.parent.is_dir():
-        raise MildlyError(f"{path}: there is no folder {path.parent} to write the picture into.")
-    if path.is_dir():
-        raise MildlyError(f"{path}: is a folder; give the name of a file.")
-    return path
+    return writable(path)
 
 
 def _title(data: Dataset) -> str:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mildly.files import atomic_write
+from mildly.files import atomic_write, writable
 from mildly.report.curves import mean_curve
 from mildly.report.grouping import Group
-from mildly.report.page import writable
-from mildly.report.summary import HOW, Report, score_text
+from mildly.report.summary import SCORE_NOTE, Report, score_text
 
 _MOST_COLUMNS = 8
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
@@ -88,7 +87,7 @@ def write_latex(report: Report, path: str | os.PathLike[str]) -> Path:
     lines = _matrix(report) if len(report.labels) <= _MOST_COLUMNS else _long(report)
     columns = "l" + "r" * (len(lines[0]) - 1) if len(report.labels) <= _MOST_COLUMNS else "llrr"
     head, *rows = [" & ".join(line) + r" \\" for line in lines]
-    text = [f"% {HOW}".replace("±", "+-"), rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
+    text = [f"% {SCORE_NOTE}".replace("±", "+-"), rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
     text += [*rows, r"\bottomrule", r"\end{tabular}", ""]
     with atomic_write(path) as unfinished:
         unfinished.write_text("\n".join(text), encoding="utf-8")

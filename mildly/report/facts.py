@@ -14,25 +14,25 @@ import numpy as np
 from mildly.data.dataset import Meta
 from mildly.data.registry import list_datasets
 from mildly.errors import MildlyError
-from mildly.experiments.process import reached
-from mildly.report.grouping import Group, differing, settings, shown
+from mildly.experiments.process import checkpoint_step
+from mildly.report.grouping import Group, differing, format_value, settings
 from mildly.report.reading import Record
 from mildly.report.summary import Report
 from mildly.run import training_seconds
 
 PARTS = ("update", "data", "bookkeeping", "evaluation", "checkpoint")
-"""What `timing.json` tells apart, the largest first."""
+"""The parts in `timing.json`, the largest first. Some runs have `phases` too: all that was before main steps."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Time of a group's runs, a run on average."""
+class GroupCost:
+    """Time and memory of a group's runs."""
 
     group: Group
     seconds: dict[str, float]
-    """By part."""
+    """By part, the mean over runs."""
     steps_per_second: float | None
-    """While training, without evaluations and checkpoints."""
+    """Of the main steps alone, without phases before them, evaluations and checkpoints."""
     megabytes: float | None
     """The most memory that any of the runs has used."""
 
@@ -42,7 +42,7 @@ class Cost:
         return sum(self.seconds.values())
 
 
-def costs(report: Report) -> list[Cost]:
+def group_costs(report: Report) -> list[GroupCost]:
     """The time of each group that has been timed."""
     found = []
     for group in report.groups:
@@ -53,13 +53,13 @@ def costs(report: Report) -> list[Cost]:
         seconds = {part: float(np.mean([record.seconds.get(part, 0.0) for record in timed])) for part in parts}
         speeds = [_timed_step(record) / spent for record in timed if (spent := training_seconds(record.seconds)) > 0]
         peaks = (record.megabytes for record in timed if record.megabytes is not None)
-        found.append(Cost(group, seconds, float(np.mean(speeds)) if speeds else None, max(peaks, default=None)))
+        found.append(GroupCost(group, seconds, float(np.mean(speeds)) if speeds else None, max(peaks, default=None)))
     return found
 
 
 def _timed_step(record: Record) -> int:
     """The step that the seconds belong to: that of the checkpoint, which the lines of a run are ahead of."""
-    return reached(record.result.path) or record.step
+    return checkpoint_step(record.result.path) or record.step
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ def differences(report: Report) -> list[Differences]:
         every = [settings(record) for group in groups for record in group.records]
         fields = differing(every)
         rows = [(group, [_values(group, field) for field in fields]) for group in groups]
-        shared = {name: shown(value) for name, value in every[0].items() if name not in fields}
+        shared = {name: format_value(value) for name, value in every[0].items() if name not in fields}
         found.append(Differences(algorithm, fields, rows, shared))
     return found
 
 
 def _values(group: Group, field: str) -> str:
     values = (settings(record) for record in group.records)
-    return ", ".join(dict.fromkeys(shown(own[field]) for own in values if field in own))
+    return ", ".join(dict.fromkeys(format_value(own[field]) for own in values if field in own))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _transitions(place: str) -> int | None:
         return None
 
 
-def versions(records: Iterable[Record]) -> dict[str, Counter[str]]:
+def version_counts(records: Iterable[Record]) -> dict[str, Counter[str]]:
     """By package, how many runs were begun with which version."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
@@ -148,7 +148,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def reference(meta: Meta) -> str:
-    """The returns that score 0 and 100."""
+def reference_returns(meta: Meta) -> str:
+    """The returns with scores 0 and 100, as text."""
     ends: tuple[Any, Any] = (meta.reference_min, meta.reference_max)
     return "none" if None in ends else f"{ends[0]:g}, {ends[1]:g}"

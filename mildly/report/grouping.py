@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one group, and a group is named by what sets it apart."""
+"""Groups of runs that differ only in their seed, labeled by the settings in which groups differ."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from mildly.data.dataset import Array
-from mildly.evaluation.results import spread
-from mildly.experiments.spec import setting_of
+from mildly.evaluation.results import std_over_seeds
 from mildly.report.reading import Record
 
-_NAMED_FIELDS = 4  # a name of more fields than this is no name; such groups are numbered
-_APART = ("preset", "steps", "env")
-"""Fields of the plan that, besides the config, two runs of a group share."""
+_MOST_FIELDS = 4  # in a label; groups that differ in more fields are numbered
+_SHARED_FIELDS = ("preset", "steps", "env")
+"""Fields of the plan that, besides the config, are the same for all runs of a group."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Group:
     dataset: str
     """The data set's name, with a piece of the fingerprint where two sets have one name."""
     label: str
-    """The algorithm, and what sets the group apart from the algorithm's others, e.g. `mcq lam=0.5`."""
+    """The algorithm and the settings in which its groups differ, e.g. `mcq lam=0.5`."""
     normalized: bool
     """Whether scores are normalized scores (all runs on the data set have them) or else returns."""
     records: list[Record]
@@ -56,7 +55,7 @@ class Group:
     @property
     def std(self) -> float | None:
         """Standard deviation over seeds (of a sample: n - 1); None for a single one."""
-        return spread(self.scores)
+        return std_over_seeds(self.scores)
 
     @property
     def seeds(self) -> int:
@@ -70,7 +69,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """What in the plan the group's runs share and other groups do not."""
+        """The settings of the group, as text."""
         return _key(self.records[0])
 
     def evaluated(self) -> list[tuple[Array, Array]]:
@@ -103,14 +102,14 @@ def group_runs(records: Iterable[Record]) -> list[Group]:
 
 
 def settings(record: Record) -> dict[str, Any]:
-    """Every setting of a run by its name, the config's first."""
+    """All settings of a run by name, the config's first; fields inside groups have dotted names."""
     plan = record.plan
     besides = ("preset", "steps", "env", "eval_every", "episodes", "log_every", "checkpoint_every", "device", "threads")
-    return {**plan.config, **{name: getattr(plan, name) for name in besides}}
+    return {**plan.flat_config, **{name: getattr(plan, name) for name in besides}}
 
 
 def differing(many: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names whose values are not all alike, in the order in which they come."""
+    """Names with more than one value, in order of appearance."""
     seen: dict[str, set[str]] = defaultdict(set)
     for values in many:
         for name, value in values.items():
@@ -118,18 +117,18 @@ def differing(many: Iterable[Mapping[str, Any]]) -> list[str]:
     return [name for name, values in seen.items() if len(values) > 1]
 
 
-def shown(value: Any) -> str:
-    """A setting's value in a few characters."""
+def format_value(value: Any) -> str:
+    """A setting's value as short text."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
-        return "x".join(map(shown, value))
+        return "x".join(map(format_value, value))
     return "none" if value is None else str(value)
 
 
 def _key(record: Record) -> str:
     plan = record.plan
-    return json.dumps([plan.algorithm, plan.config, *(getattr(plan, name) for name in _APART)], sort_keys=True)
+    return json.dumps([plan.algorithm, plan.config, *(getattr(plan, name) for name in _SHARED_FIELDS)], sort_keys=True)
 
 
 def _identity(record: Record) -> tuple[str, str]:
@@ -137,7 +136,7 @@ def _identity(record: Record) -> tuple[str, str]:
 
 
 def _dataset_names(records: Iterable[Record]) -> dict[tuple[str, str], str]:
-    """A name for each data set; two different sets of one name are told apart by their fingerprints."""
+    """A name for each data set; of two different sets with one name, with their fingerprints."""
     known = dict.fromkeys(map(_identity, records))
     names = [name for name, _ in known]
     return {
@@ -158,7 +157,7 @@ def _labels(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
     for members in by_set.values():
         for algorithm in dict.fromkeys(record.plan.algorithm for record in members):
             own = {_key(record): record for record in members if record.plan.algorithm == algorithm}
-            examples |= {key: {**record.plan.config, **_besides(record)} for key, record in own.items()}
+            examples |= {key: {**record.plan.flat_config, **_shared_fields(record)} for key, record in own.items()}
             algorithms |= dict.fromkeys(own, algorithm)
             presets = list(dict.fromkeys(record.plan.preset for record in own.values()))
             if len(presets) > 1:
@@ -172,36 +171,42 @@ def _labels(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
         if key in labels:
             continue
         names = list(fields[algorithm])
-        if len(names) > _NAMED_FIELDS:
+        if len(names) > _MOST_FIELDS:
             numbers[algorithm] += 1
             labels[key] = f"{algorithm} #{numbers[algorithm]}"
             continue
-        said = [f"{name}={shown(examples[key][name])}" for name in names if name != "preset" and name in examples[key]]
+        parts = [
+            f"{name}={format_value(examples[key][name])}"
+            for name in names
+            if name != "preset" and name in examples[key]
+        ]
         if "preset" in names:
-            said.insert(0, examples[key]["preset"])
-        labels[key] = " ".join([algorithm, *said])
+            parts.insert(0, examples[key]["preset"])
+        labels[key] = " ".join([algorithm, *parts])
     return labels
 
 
 def _labels_of_sweeps(by_set: Mapping[str, list[Record]]) -> dict[str, str]:
-    """Names for the keys of algorithms whose runs all come from a sweep: what its file calls them, if that is clear."""
+    """Labels made of the sweep's variants, for algorithms where variants and settings are one to one.
+
+    On a data set where some runs of the algorithm have a variant and others have none, labels name fields instead.
+    """
     found: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
     for dataset, members in by_set.items():
         for record in members:
-            setting = setting_of(record.path, record.plan)
-            label = "" if setting is None else " ".join([record.plan.algorithm, *setting.split(",")]).strip()
-            found[record.plan.algorithm][dataset, label].add(_key(record))
+            found[record.plan.algorithm][dataset, record.plan.variant].add(_key(record))
     labels: dict[str, str] = {}
-    for by_label in found.values():
-        pairs = {(key, label) for (_, label), keys in by_label.items() for key in keys}
-        one_to_one = all(label and len(keys) == 1 for (_, label), keys in by_label.items())
-        if one_to_one and len(pairs) == len(dict(pairs)):
-            labels |= dict(pairs)
+    for algorithm, by_variant in found.items():
+        mixed = any(variant and (dataset, "") in by_variant for dataset, variant in by_variant)
+        pairs = {(key, variant) for (_, variant), keys in by_variant.items() for key in keys}
+        one_to_one = all(len(keys) == 1 for keys in by_variant.values()) and len(pairs) == len(dict(pairs))
+        if one_to_one and not mixed:
+            labels |= {key: " ".join([algorithm, *variant.split(",")]).strip() for key, variant in pairs}
     return labels
 
 
-def _besides(record: Record) -> dict[str, Any]:
-    return {name: getattr(record.plan, name) for name in _APART}
+def _shared_fields(record: Record) -> dict[str, Any]:
+    return {name: getattr(record.plan, name) for name in _SHARED_FIELDS}
 
 
 def _natural(text: str) -> tuple[tuple[float, str], ...]:

@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever comes from a run is escaped here, and nowhere is it not."""
+"""Pieces of HTML. All text is escaped here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Html(str):
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A table's column."""
 
     title: str
@@ -24,35 +24,35 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A table's cell."""
 
     text: str
     value: float | None = None
-    """What to sort by, where the text does not say it."""
+    """What to sort by, if not the text."""
     strong: bool = False
 
 
-Row: TypeAlias = Sequence[Cell | str]
+Row: TypeAlias = Sequence[TableCell | str]
 
 
-def safe(text: str) -> Html:
+def escaped(text: str) -> Html:
     """Text as markup; markup as it is."""
     return text if isinstance(text, Html) else Html(escape(text, quote=True))
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
     """Pieces, escaped and put together."""
-    return Html(between.join(safe(part) for part in parts))
+    return Html(between.join(escaped(part) for part in parts))
 
 
 def tag(name: str, *content: str, **attributes: str) -> Html:
     """An element; `class_` stands for `class` and `data_x` for `data-x`."""
-    said = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
-    return Html(f"<{name}{said}>{join(content)}</{name}>")
+    rendered = "".join(f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"' for key, value in attributes.items())
+    return Html(f"<{name}{rendered}>{join(content)}</{name}>")
 
 
-def table(name: str, columns: Sequence[Column], rows: Iterable[Row], title: str) -> Html:
+def html_table(name: str, columns: Sequence[TableColumn], rows: Iterable[Row], title: str) -> Html:
     """A table that can be sorted by its headers and saved as CSV, in a box that scrolls sideways by itself."""
     heads = join(
         tag("th", column.title, scope="col", **({"class_": "number"} if column.number else {})) for column in columns
@@ -75,9 +75,9 @@ def table(name: str, columns: Sequence[Column], rows: Iterable[Row], title: str)
     )
 
 
-def _cell(column: Column, cell: Cell | str) -> Html:
+def _cell(column: TableColumn, cell: TableCell | str) -> Html:
     if isinstance(cell, str):
-        cell = Cell(cell)
+        cell = TableCell(cell)
     attributes = {"class_": "number"} if column.number else {}
     if column.number:
         attributes["data_value"] = "" if cell.value is None else repr(float(cell.value))

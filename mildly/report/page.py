@@ -13,11 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import atomic_write, writable
 from mildly.report.charts import DARK, LIGHT, VALUE_DARK, VALUE_LIGHT, chart_specs
 from mildly.report.comparison import Comparison, compare
-from mildly.report.markup import Html, join, safe, tag
+from mildly.report.markup import Html, escaped, join, tag
 from mildly.report.reading import read_runs
 from mildly.report.sections import page_sections
 from mildly.report.summary import Report, title
@@ -43,16 +42,6 @@ def write_page(report: Report, path: str | os.PathLike[str], comparison: Compari
     return path
 
 
-def writable(path: str | os.PathLike[str]) -> Path:
-    """A file's path, once there is found to be a folder for it."""
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise MildlyError(f"{path}: is a folder; give the name of a file.")
-    if not path.parent.is_dir():
-        raise MildlyError(f"{path}: there is no folder {path.parent} to write it into.")
-    return path
-
-
 def render(report: Report, folder: Path, comparison: Comparison | str) -> str:
     """The page's text; `folder` is where it will stand."""
     specs = chart_specs(report, comparison)
@@ -61,8 +50,8 @@ def render(report: Report, folder: Path, comparison: Comparison | str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     made = f"Made by mildly {version('mildly')} on {datetime.now():%d %B %Y, %H:%M}."
     return Template(_asset("page.html")).substitute(
-        title=safe(title(report)),
-        made=safe(made),
+        title=escaped(title(report)),
+        made=escaped(made),
         palette=_palette(),
         style=_asset("page.css"),
         contents=join(tag("a", name, href=f"#{anchor}") for anchor, name, _ in parts),

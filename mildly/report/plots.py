@@ -11,7 +11,7 @@ import numpy as np
 from mildly.errors import MildlyError
 from mildly.run import Run
 
-_COLOURS = ("#0f6cbd", "#d1661c", "#2e8b57", "#8a4fbf", "#b0303a", "#6b6b6b")
+_COLORS = ("#0f6cbd", "#d1661c", "#2e8b57", "#8a4fbf", "#b0303a", "#6b6b6b")
 
 
 def learning_curves(
@@ -40,7 +40,7 @@ def learning_curves(
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     normalized = True
-    for (label, run), color in zip(runs.items(), _COLOURS, strict=False):
+    for (label, run), color in zip(runs.items(), _COLORS, strict=False):
         lines = run.evaluations()
         normalized &= all(line["scores"] is not None for line in lines)
         steps = [line["step"] for line in lines]

@@ -1,4 +1,4 @@
-"""Run folders as a report needs them: whatever can be read is kept, and what cannot is a sentence beside it."""
+"""Run folders as a report needs them; files that cannot be read are listed as problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_LINES = 300  # of a longer log of metrics every n-th line is read; a line 
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its plan, its evaluations, and what else its folder told."""
+    """One run: its plan, evaluations, metrics, timing and versions."""
 
     result: Result
     step: int
@@ -74,7 +74,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Record], li
         try:
             records.append(_read(Run(path)))
         except (MildlyError, OSError) as error:
-            unreadable.append(Unreadable(path, _shortly(error, path)))
+            unreadable.append(Unreadable(path, _short_message(error, path)))
     if not records:
         found = "".join(f"\n  {entry.path}: {entry.problem}" for entry in unreadable[:5])
         where = ", ".join(map(str, given)) or "no folder given"
@@ -95,23 +95,23 @@ def _read(run: Run) -> Record:
     try:
         evaluations = _checked(run.evaluations(), run.path / "evaluations.jsonl")
     except (MildlyError, OSError) as error:
-        problems.append(_shortly(error, run.path))
+        problems.append(_short_message(error, run.path))
     try:
         metrics = _some_lines(run.path / "metrics.jsonl")
     except (MildlyError, OSError) as error:
-        problems.append(_shortly(error, run.path))
+        problems.append(_short_message(error, run.path))
     try:
         seconds = {part: spent for part, spent in run.timing().items() if math.isfinite(spent)}
         megabytes = run.peak_megabytes()
     except (MildlyError, OSError) as error:
-        problems.append(_shortly(error, run.path))
+        problems.append(_short_message(error, run.path))
     result = Result(run.path, plan, evaluations)
     step = max(result.step, int(metrics[-1]["step"]) if metrics else 0)
     return Record(result, step, metrics, seconds, megabytes, _versions(run.path), problems)
 
 
 def _checked(lines: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
-    """Evaluations in their order, with a return each, and a score each or none."""
+    """Evaluations whose steps increase and whose returns and scores are numbers."""
     if any(before["step"] >= after["step"] for before, after in pairwise(lines)):
         raise MildlyError(f"{path}: damaged (steps that do not increase).")
     for line in lines:
@@ -125,10 +125,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _some_lines(path: Path) -> list[dict[str, Any]]:
-    """Steps and value estimates: of at most 300 lines spread evenly over the log, the last included."""
+    """Main steps and value estimates: of at most 300 lines spread evenly over the log, the last included."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # what a crash left after the last line's end is no line
+    whole = path.read_bytes().split(b"\n")[:-1]  # what a crash left after the last line's end is no line
+    lines = [line for line in whole if not line.startswith(b'{"phase"')]
     every = -(-len(lines) // _MOST_LINES)
     kept = []
     for text in lines[::-1][:: max(every, 1)][::-1]:
@@ -157,6 +158,6 @@ def _without_plan(roots: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def _shortly(error: Exception, folder: Path) -> str:
-    """A message without the folder that it stands beside anyway."""
+def _short_message(error: Exception, folder: Path) -> str:
+    """A message without the run's folder, which is shown beside it."""
     return str(error).replace(f"{folder}{os.sep}", "")

@@ -7,28 +7,43 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from mildly.report.charts import VALUE_LIGHT, Spec, style
+from mildly.report.charts import ChartSpec, style
 from mildly.report.comparison import Comparison
 from mildly.report.facts import (
-    Cost,
-    costs,
+    PARTS,
+    GroupCost,
     dataset_facts,
     differences,
     duration,
-    reference,
-    versions,
+    group_costs,
+    reference_returns,
+    version_counts,
 )
 from mildly.report.grouping import Group
-from mildly.report.markup import Cell, Column, Html, Row, chart, join, paragraph, safe, section, table, tag
+from mildly.report.markup import (
+    Html,
+    Row,
+    TableCell,
+    TableColumn,
+    chart,
+    escaped,
+    html_table,
+    join,
+    paragraph,
+    section,
+    tag,
+)
 from mildly.report.reading import Record
-from mildly.report.summary import HOW, Report, score_text, sentences, steps_text
+from mildly.report.summary import SCORE_NOTE, Report, score_text, sentences, steps_text
 
 _MOST_COLUMNS = 8  # of the small table; with more labels the long one alone is readable
+_PART_COLORS = dict(zip((*PARTS, "phases"), ("v0", "v1", "v2", "v3", "faint", "text"), strict=True))
+"""Colors for the parts of a run's time; none of them stands for an algorithm."""
 _MOST_OPEN = 8  # charts of values shown at once; of more, a part for each data set to open
 
 
 def page_sections(
-    report: Report, comparison: Comparison | str, specs: Mapping[str, Spec], folder: Path
+    report: Report, comparison: Comparison | str, specs: Mapping[str, ChartSpec], folder: Path
 ) -> list[tuple[str, str, Html]]:
     """Name, title and content of each part; links to runs are relative to the page's folder."""
     parts: dict[str, tuple[str, Callable[[], list[Html]]]] = {
@@ -46,27 +61,27 @@ def page_sections(
 
 
 def _summary(report: Report) -> list[Html]:
-    content = [paragraph(" ".join(sentences(report)), "lead"), paragraph(HOW, "note")]
+    content = [paragraph(" ".join(sentences(report)), "lead"), paragraph(SCORE_NOTE, "note")]
     if len(report.datasets) > 1 and 1 < len(report.labels) <= _MOST_COLUMNS:
         content.append(_matrix(report))
     columns = [
-        Column("algorithm"),
-        Column("data set"),
-        Column("score", number=True),
-        Column("seeds", number=True),
-        Column("steps", number=True),
+        TableColumn("algorithm"),
+        TableColumn("data set"),
+        TableColumn("score", number=True),
+        TableColumn("seeds", number=True),
+        TableColumn("steps", number=True),
     ]
     rows: list[Row] = [
         [
             _name(report, group),
             group.dataset,
             _score(report, group),
-            Cell(str(group.seeds), group.seeds),
-            Cell(steps_text(group), min(record.step for record in group.records)),
+            TableCell(str(group.seeds), group.seeds),
+            TableCell(steps_text(group), min(record.step for record in group.records)),
         ]
         for group in report.groups
     ]
-    content.append(table("summary-table", columns, rows, "Scores of all groups of runs"))
+    content.append(html_table("summary-table", columns, rows, "Scores of all groups of runs"))
     if not all(group.normalized for group in report.groups):
         content.append(paragraph("Where a data set has no reference returns, the score is the return itself.", "note"))
     return content
@@ -75,16 +90,16 @@ def _summary(report: Report) -> list[Html]:
 def _matrix(report: Report) -> Html:
     """Data sets by algorithms, as papers have it."""
     by_place = {(group.dataset, group.label): group for group in report.groups}
-    columns = [Column("data set"), *(Column(label, number=True) for label in report.labels)]
+    columns = [TableColumn("data set"), *(TableColumn(label, number=True) for label in report.labels)]
     rows: list[Row] = []
     for dataset in report.datasets:
         found = [by_place.get((dataset, label)) for label in report.labels]
-        rows.append([dataset, *(_score(report, group) if group else Cell("") for group in found)])
-    return table("score-table", columns, rows, "Scores by data set and algorithm")
+        rows.append([dataset, *(_score(report, group) if group else TableCell("") for group in found)])
+    return html_table("score-table", columns, rows, "Scores by data set and algorithm")
 
 
-def _score(report: Report, group: Group) -> Cell:
-    return Cell(score_text(group), group.mean, strong=report.is_best(group))
+def _score(report: Report, group: Group) -> TableCell:
+    return TableCell(score_text(group), group.mean, strong=report.is_best(group))
 
 
 def _name(report: Report, group: Group) -> Html:
@@ -96,7 +111,7 @@ def _chip(color: str) -> Html:
     return tag("span", class_="chip", style=f"background: var(--{color})")
 
 
-def _learning(report: Report, specs: Mapping[str, Spec]) -> list[Html]:
+def _learning(report: Report, specs: Mapping[str, ChartSpec]) -> list[Html]:
     names = [name for name in specs if name.startswith("learning-")]
     if not names:
         return [paragraph("No run has been evaluated yet: give 'mildly train' an environment and --eval-every.")]
@@ -113,16 +128,16 @@ def _learning(report: Report, specs: Mapping[str, Spec]) -> list[Html]:
 
 
 def _radios(title: str, name: str, choices: Mapping[str, str]) -> Html:
-    """A choice that changes all charts of a part; the first is chosen."""
+    """Radio buttons that change all charts of a section; the first is chosen."""
     first = next(iter(choices))
     buttons = [
-        tag("label", Html(f'<input type="radio" name="{name}" value="{value}"{" checked" * (value == first)}>'), said)
-        for value, said in choices.items()
+        tag("label", Html(f'<input type="radio" name="{name}" value="{value}"{" checked" * (value == first)}>'), label)
+        for value, label in choices.items()
     ]
     return tag("fieldset", tag("legend", title), *buttons)
 
 
-def _values(report: Report, specs: Mapping[str, Spec]) -> list[Html]:
+def _values(report: Report, specs: Mapping[str, ChartSpec]) -> list[Html]:
     about = (
         "What the critics believe, against time: the mean over seeds with one standard deviation. The policy's actions "
         "may lie outside the data: where their value leaves that of the data's actions and rises without end, it is "
@@ -167,9 +182,9 @@ def _aggregates(comparison: Comparison | str) -> list[Html]:
         about += f" With as few as {comparison.fewest} runs such intervals are too narrow: they are wider in truth."
     if comparison.left_out:
         about += f" The {len(comparison.labels)} with the highest means are shown; {comparison.left_out} are left out."
-    told = "IQM: mean of the middle half of all runs. Optimality gap: how far runs fall short of a score of 100."
+    text = "IQM: mean of the middle half of all runs. Optimality gap: how far runs fall short of a score of 100."
     profile = "How many runs score more than the value on the axis. The higher curve is better."
-    content = [paragraph(about, "note"), chart("aggregates", told)]
+    content = [paragraph(about, "note"), chart("aggregates", text)]
     beside = [chart("profiles", profile)]
     if comparison.improvements:
         chances = "How probably a run of the first scores more than a run of the second on the same data set."
@@ -178,53 +193,57 @@ def _aggregates(comparison: Comparison | str) -> list[Html]:
 
 
 def _cost(report: Report) -> list[Html]:
-    found = costs(report)
+    found = group_costs(report)
     if not found:
         return [paragraph("No run has been timed yet; timing.json is written with the first checkpoint.")]
     measured = any(cost.megabytes is not None for cost in found)
     parts = list(dict.fromkeys(part for cost in found for part in cost.seconds))
     columns = [
-        Column("algorithm"),
-        Column("data set"),
-        Column("a run takes", number=True),
-        Column("of which"),
-        Column("steps/s", number=True),
-        *([Column("peak MB", number=True)] if measured else []),
-        *(Column(part, number=True) for part in parts),
+        TableColumn("algorithm"),
+        TableColumn("data set"),
+        TableColumn("time per run", number=True),
+        TableColumn("by part"),
+        TableColumn("steps/s", number=True),
+        *([TableColumn("peak MB", number=True)] if measured else []),
+        *(TableColumn(part, number=True) for part in parts),
     ]
     rows: list[Row] = [
         [
             _name(report, cost.group),
             cost.group.dataset,
-            Cell(duration(cost.total), cost.total),
+            TableCell(duration(cost.total), cost.total),
             _bar(cost, parts),
-            Cell("" if cost.steps_per_second is None else f"{cost.steps_per_second:,.0f}", cost.steps_per_second),
-            *([Cell("" if cost.megabytes is None else f"{cost.megabytes:,.0f}", cost.megabytes)] if measured else []),
-            *(Cell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
+            TableCell("" if cost.steps_per_second is None else f"{cost.steps_per_second:,.0f}", cost.steps_per_second),
+            *(
+                [TableCell("" if cost.megabytes is None else f"{cost.megabytes:,.0f}", cost.megabytes)]
+                if measured
+                else []
+            ),
+            *(TableCell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
         ]
         for cost in found
     ]
-    key = join(tag("span", _chip(_part_color(i)), part) for i, part in enumerate(parts))
+    key = join(tag("span", _chip(_part_color(part)), part) for part in parts)
     about = (
         "Mean over a group's runs up to the last checkpoint, the parts in seconds. "
-        "Steps/s leave evaluations and checkpoints out."
+        "Steps/s are of the main steps, without phases before them, evaluations and checkpoints."
     )
-    return [paragraph(about, "note"), tag("p", key, class_="key"), table("cost-table", columns, rows, "Time of a run")]
-
-
-def _bar(cost: Cost, parts: list[str]) -> Html:
-    share = {part: 100 * cost.seconds.get(part, 0.0) / cost.total for part in parts}
-    pieces = [
-        tag("span", style=f"width: {share[part]:.2f}%; background: var(--{_part_color(i)})")
-        for i, part in enumerate(parts)
+    return [
+        paragraph(about, "note"),
+        tag("p", key, class_="key"),
+        html_table("cost-table", columns, rows, "Time of a run"),
     ]
-    told = ", ".join(f"{part} {share[part]:.0f} %" for part in parts)
-    return tag("span", *pieces, class_="bar", role="img", aria_label=told, title=told)
 
 
-def _part_color(place: int) -> str:
-    """A color that does not stand for an algorithm."""
-    return f"v{place}" if place < len(VALUE_LIGHT) else "faint"
+def _bar(cost: GroupCost, parts: list[str]) -> Html:
+    share = {part: 100 * cost.seconds.get(part, 0.0) / cost.total for part in parts}
+    pieces = [tag("span", style=f"width: {share[part]:.2f}%; background: var(--{_part_color(part)})") for part in parts]
+    text = ", ".join(f"{part} {share[part]:.0f} %" for part in parts)
+    return tag("span", *pieces, class_="bar", role="img", aria_label=text, title=text)
+
+
+def _part_color(part: str) -> str:
+    return _PART_COLORS.get(part, "faint")
 
 
 def _settings(report: Report) -> list[Html]:
@@ -232,10 +251,10 @@ def _settings(report: Report) -> list[Html]:
     for found in differences(report):
         content.append(tag("h3", found.algorithm))
         if found.fields:
-            columns = [Column("group"), Column("data set"), *map(Column, found.fields)]
+            columns = [TableColumn("group"), TableColumn("data set"), *map(TableColumn, found.fields)]
             rows = [[_name(report, group), group.dataset, *values] for group, values in found.rows]
             about = f"Settings in which runs of {found.algorithm} differ"
-            content.append(table(f"settings-{found.algorithm}", columns, rows, about))
+            content.append(html_table(f"settings-{found.algorithm}", columns, rows, about))
         else:
             content.append(paragraph(f"All runs of {found.algorithm} have the same settings, but for the seed."))
         pairs = [join([tag("dt", name), tag("dd", value)]) for name, value in found.shared.items()]
@@ -253,8 +272,8 @@ def _data(report: Report) -> list[Html]:
             "transitions": count,
             "environment": meta.env_id or "unknown",
             "evaluated in": ", ".join(found.environments) or "none",
-            "reference returns (score 0, 100)": reference(meta),
-            "source": meta.source or "not said",
+            "reference returns (score 0, 100)": reference_returns(meta),
+            "source": meta.source or "unknown",
             "fingerprint": meta.fingerprint[:16] or "none",
         }
         pairs = [join([tag("dt", name), tag("dd", value)]) for name, value in facts.items()]
@@ -266,46 +285,56 @@ def _data(report: Report) -> list[Html]:
 def _versions(report: Report) -> list[Html]:
     total = len(report.records)
     rows = []
-    for package, counted in versions(report.records).items():
+    for package, counted in version_counts(report.records).items():
         only = len(counted) == 1 and counted.total() == total
-        said = [version[:12] + ("" if only else f" ({runs} runs)") for version, runs in counted.most_common()]
-        rows.append([package, ", ".join(said)])
-    return [table("versions-table", [Column("package"), Column("version")], rows, "Versions that runs were begun with")]
+        texts = [version[:12] + ("" if only else f" ({runs} runs)") for version, runs in counted.most_common()]
+        rows.append([package, ", ".join(texts)])
+    return [
+        html_table(
+            "versions-table",
+            [TableColumn("package"), TableColumn("version")],
+            rows,
+            "Versions that runs were begun with",
+        )
+    ]
 
 
 def _runs(report: Report, folder: Path) -> list[Html]:
     columns = [
-        Column("run"),
-        Column("algorithm"),
-        Column("data set"),
-        Column("seed", number=True),
-        Column("score", number=True),
-        Column("step", number=True),
-        Column("status"),
+        TableColumn("run"),
+        TableColumn("algorithm"),
+        TableColumn("data set"),
+        TableColumn("seed", number=True),
+        TableColumn("score", number=True),
+        TableColumn("step", number=True),
+        TableColumn("status"),
     ]
-    every = [*(record.path for record in report.records), *(lost.path for lost in report.unreadable)]
+    every = [*(record.path for record in report.records), *(unreadable.path for unreadable in report.unreadable)]
     links = _links(every, folder)
     rows: list[Row] = [
         [links[record.path], *_run_cells(report, group, record)] for group in report.groups for record in group.records
     ]
-    for lost in report.unreadable:
-        status = tag("span", f"cannot be read: {lost.problem}", class_="bad")
-        rows.append([links[lost.path], "", "", Cell(""), Cell(""), Cell(""), status])
+    for unreadable in report.unreadable:
+        status = tag("span", f"cannot be read: {unreadable.problem}", class_="bad")
+        rows.append([links[unreadable.path], "", "", TableCell(""), TableCell(""), TableCell(""), status])
     field = Html('<input type="search" data-filter="runs-table" placeholder="e.g. mcq hopper unfinished">')
-    return [tag("p", tag("label", "Filter: ", field), class_="filter"), table("runs-table", columns, rows, "All runs")]
+    return [
+        tag("p", tag("label", "Filter: ", field), class_="filter"),
+        html_table("runs-table", columns, rows, "All runs"),
+    ]
 
 
 def _run_cells(report: Report, group: Group, record: Record) -> Row:
     score = group.score_of(record)
     digits = 0 if score is not None and abs(score) >= 1_000 else 1
-    status = [safe("complete")] if record.complete else [tag("span", f"unfinished, {_share(record)}", class_="open")]
+    status = [escaped("complete")] if record.complete else [tag("span", f"unfinished, {_share(record)}", class_="open")]
     status += [tag("span", f"; {problem}", class_="bad") for problem in record.problems]
     return [
         _name(report, group),
         group.dataset,
-        Cell(str(record.plan.seed), record.plan.seed),
-        Cell("" if score is None else f"{score:.{digits}f}", score),
-        Cell(f"{record.step:,} of {record.plan.steps:,}", record.step),
+        TableCell(str(record.plan.seed), record.plan.seed),
+        TableCell("" if score is None else f"{score:.{digits}f}", score),
+        TableCell(f"{record.step:,} of {record.plan.steps:,}", record.step),
         join(status),
     ]
 
@@ -315,7 +344,7 @@ def _share(record: Record) -> str:
 
 
 def _links(paths: Sequence[Path], folder: Path) -> dict[Path, Html]:
-    """For each run a link that stays right when page and runs move together, named by what tells the runs apart."""
+    """A relative link to each run, so that page and runs can be moved together."""
     try:
         root = os.path.commonpath([path.absolute().parent for path in paths])
         return {path: _link(path, os.path.relpath(path.absolute(), root), folder) for path in paths}

@@ -1,4 +1,4 @@
-"""What the runs brought, as rows of a table and in words."""
+"""The summary of a report: its groups, their scores as text, and sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mildly.evaluation.results import FINAL
 from mildly.report.grouping import Group, group_runs
 from mildly.report.reading import Record, Unreadable
 
-HOW = (
+SCORE_NOTE = (
     f"A score is the mean of a run's last {FINAL} evaluations (of all, where there are fewer); "
     "± is the standard deviation over seeds (n - 1)."
 )
@@ -18,7 +18,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a page, a table or a figure is made of."""
+    """The runs that a page, a table or a figure shows."""
 
     records: list[Record]
     unreadable: list[Unreadable]
@@ -94,7 +94,7 @@ def title(report: Report) -> str:
 
 
 def sentences(report: Report) -> list[str]:
-    """The summary in words."""
+    """The summary as sentences."""
     return [*_extent(report), *_winners(report), *_cautions(report)]
 
 
@@ -114,36 +114,36 @@ def _extent(report: Report) -> list[str]:
 
 
 def _winners(report: Report) -> list[str]:
-    said = []
+    found = []
     if len(report.datasets) <= 3:
-        said = [_winner(report, dataset) for dataset in report.best]
+        found = [_winner(report, dataset) for dataset in report.best]
     elif report.best:
         wins: dict[str, int] = {}
         for group in report.best.values():
             wins[group.label] = wins.get(group.label, 0) + 1
         order = sorted(wins.items(), key=lambda item: -item[1])[:4]
-        told = _listed(f"{label} on {count}" for label, count in order)
-        said = [f"Of the {len(report.best)} data sets with something to compare, the highest mean is that of {told}."]
+        text = _listed(f"{label} on {count}" for label, count in order)
+        found = [f"Of the {len(report.best)} data sets with something to compare, the highest mean is that of {text}."]
     if not report.best:
-        said = [
+        found = [
             f"{group.label} reaches {score_text(group)} on {group.dataset}."
             for group in report.groups[:3]
             if group.mean is not None
         ]
-    return said
+    return found
 
 
 def _winner(report: Report, dataset: str) -> str:
     first = report.best[dataset]
     second = max((group for group in report.on(dataset) if group is not first), key=mean_of)
-    told = f"On {dataset}, {first.label} is highest with {score_text(first)}"
-    told += f", against {score_text(second)} of {second.label}"
+    text = f"On {dataset}, {first.label} is highest with {score_text(first)}"
+    text += f", against {score_text(second)} of {second.label}"
     spread = max(first.std or 0.0, second.std or 0.0)
     if spread and mean_of(first) - mean_of(second) < spread:
-        return f"{told}: less than one standard deviation apart, so more seeds may turn the order."
+        return f"{text}: less than one standard deviation apart, so more seeds may turn the order."
     if first.std is None or second.std is None:
-        return f"{told}; with a single seed, that may be luck."
-    return f"{told}."
+        return f"{text}; with a single seed, that may be luck."
+    return f"{text}."
 
 
 def _cautions(report: Report) -> list[str]:
@@ -151,21 +151,21 @@ def _cautions(report: Report) -> list[str]:
     unscored = sum(not record.result.evaluations for record in report.records)
     repeated = sum(len(group.records) - group.seeds for group in report.groups)
     damaged = sum(bool(record.problems) for record in report.records)
-    said = []
+    found = []
     if unfinished:
-        said.append(f"{_counted(unfinished, 'run')} {_are(unfinished)} unfinished, and counted as far as made.")
+        found.append(f"{_counted(unfinished, 'run')} {_are(unfinished)} unfinished, and counted as far as made.")
     else:
-        said.append("All runs are complete.")
+        found.append("All runs are complete.")
     if unscored:
-        said.append(f"{_counted(unscored, 'run')} {_are(unscored)} without an evaluation, and so without a score.")
+        found.append(f"{_counted(unscored, 'run')} {_are(unscored)} without an evaluation, and so without a score.")
     if repeated:
-        said.append(f"{_counted(repeated, 'run')} repeat{'s' * (repeated == 1)} a seed of the same group.")
+        found.append(f"{_counted(repeated, 'run')} repeat{'s' * (repeated == 1)} a seed of the same group.")
     if damaged:
-        said.append(f"{_counted(damaged, 'run')} {_are(damaged)} damaged in part.")
+        found.append(f"{_counted(damaged, 'run')} {_are(damaged)} damaged in part.")
     if report.unreadable:
         count = len(report.unreadable)
-        said.append(f"{_counted(count, 'folder')} could not be read and {_are(count)} listed below.")
-    return said
+        found.append(f"{_counted(count, 'folder')} could not be read and {_are(count)} listed below.")
+    return found
 
 
 def _counted(count: int, what: str) -> str:
@@ -176,9 +176,9 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _listed(words: Iterable[str]) -> str:
+def _listed(items: Iterable[str]) -> str:
     """`a, b and c`; of many, the first few and their number."""
-    names: Sequence[str] = list(words)
+    names: Sequence[str] = list(items)
     if len(names) > 5:
         return f"{', '.join(names[:4])} and {len(names) - 4} more"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -1,6 +1,6 @@
 """Checkpoints: the whole state of a training in one file, replaced atomically, verified when read.
 
-One file, because atomic_write one file is atomic: a crash in the middle of writing leaves the previous checkpoint
+One file, because replacing one file is atomic: a crash in the middle of writing leaves the previous checkpoint
 whole. It is a safetensors file, so reading it cannot run code; a digest in its header tells damage.
 """
 
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from mildly.errors import MildlyError
 from mildly.files import atomic_write
+from mildly.run import OtherFormat, check_format
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -34,16 +35,17 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a checkpoint, or say clearly that it is damaged."""
+    """Read a checkpoint, or say clearly that it is damaged or of another version."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        check_format(path, header["format"], str(FORMAT))
         if header.get("digest") != _digest(tensors, header.get("facts", "")):
             raise ValueError("its content does not match its digest")
-        if header["format"] != str(FORMAT):
-            raise ValueError(f"format {header['format']}, expected {FORMAT}")
         return tensors, json.loads(header["facts"])
+    except OtherFormat:
+        raise
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise MildlyError(
             f"{path}: the checkpoint is damaged ({error}). Restore it from a copy, or delete it to start this run "

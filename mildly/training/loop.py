@@ -1,4 +1,4 @@
-"""The training loop, one for all algorithms: batch, update, log, evaluate, checkpoint; resumable to the bit."""
+"""Train on logged data, and resume: from what a person asks for to a run folder."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ import os
 import re
 import shlex
 import shutil
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from torch import Tensor
 
 from mildly.algorithms import algorithm_named
-from mildly.algorithms.base import Algorithm, Metrics, build_config, make_config
+from mildly.algorithms.config import build_config, check_fields, make_config
 from mildly.data.dataset import Dataset
-from mildly.data.registry import load_dataset, reference
-from mildly.data.replay import Replay
-from mildly.device import peak_megabytes, resolve_device
-from mildly.environments import check_fit, stored_bounds
+from mildly.data.registry import load_dataset, stable_source
+from mildly.device import resolve_device
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import rollout
+from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.run import Plan, Run
-from mildly.training import checkpoint
-from mildly.training.preflight import preflight
+from mildly.training.preflight import environment_of, evaluation_of, preflight
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
-from mildly.training.tensorboard import check_events, events
-
-_NAMED = 12  # names in a message
-
-
-class Diverged(MildlyError):
-    """A loss became NaN or infinite."""
-
-
-class OutOfMemory(MildlyError):
-    """A step did not fit into the device's memory."""
+from mildly.training.tensorboard import Events, check_events, events
+from mildly.training.trainer import OutOfMemory, SampledSource, Schedule, Trainer
 
 
 class Stopped(Exception):
@@ -82,7 +66,7 @@ def train(
         dataset: a name, a path, or a Dataset (which `resume` must then be given again: better save it, and give its
             folder).
         preset: a named set of hyperparameters.
-        steps: gradient steps.
+        steps: gradient steps; phases before them, such as a warm-up, have steps of their own.
         seed: same seed, same bits.
         out: the run's folder; by default a new one under `runs/`.
         eval_every: gradient steps between evaluations; 0 for none.
@@ -100,19 +84,17 @@ def train(
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
+    check_fields(kind, preset, fields)
     data = load_dataset(dataset, data_dir=data_dir)
     if source is None and not isinstance(dataset, Dataset):
-        source = reference(dataset, data_dir)
+        source = stable_source(dataset, data_dir)
     said = preflight(data, source, check=check)
-    env = env or data.meta.env_id
-    meta = data.meta
-    if env is not None and meta.action_low is None:
-        low, high = stored_bounds(env)
-        meta = dataclasses.replace(meta, action_low=low, action_high=high)
+    env, meta = environment_of(data.meta, env)
+    config = make_config(kind, preset, data.meta.name, fields)
     plan = Plan(
         algorithm=algorithm,
         preset=preset,
-        config=dataclasses.asdict(make_config(kind, preset, data.meta.name, fields)),
+        config=dataclasses.asdict(config),
         dataset=source,
         data=meta,
         steps=steps,
@@ -127,17 +109,16 @@ def train(
         tensorboard=tensorboard,
         variant=variant,
     )
-    name = f"{algorithm}-{data.meta.name}-s{seed}"
-    run = Run(Path(out) if out is not None else _free_folder(Path("runs") / name))
+    run = Run(Path(out) if out is not None else _free_folder(Path("runs") / f"{algorithm}-{data.meta.name}-s{seed}"))
     run.check_free()
-    training = _Training(run, plan, data)  # first, since what fails here must leave no folder
-    training.said = [*said, *training.said]
+    training = _Training(run, plan, config, data)  # first, since what fails here must leave no folder
+    training.notes = [*said, *training.notes]
     run.create(plan)
     with run.locked():
         try:
-            return training.go()
+            return training.run_to_end()
         except OutOfMemory:
-            if training.step == 0:
+            if not run.checkpoint.exists():
                 shutil.rmtree(run.path)
             raise
 
@@ -176,207 +157,93 @@ def resume(
         raise MildlyError(
             f"{path}: the data set '{data.meta.name}' is not the one this run was started on (its content differs)."
         )
-    training = _Training(run, plan, data)
+    try:
+        config = build_config(algorithm_named(plan.algorithm), plan.config)
+    except MildlyError as error:
+        raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
+    training = _Training(run, plan, config, data)
     with run.locked():
-        training.restore()
+        training.trainer.restore()
         if plan != begun:
             run.write_plan(plan)
-        return training.go()
+        return training.run_to_end()
 
 
 class _Training:
-    """A run in memory: the algorithm, its data and where it stands."""
+    """A plan made real: the algorithm, its data, and the trainer."""
 
-    def __init__(self, run: Run, plan: Plan, data: Dataset) -> None:
-        self.run, self.plan, self.data = run, plan, data
+    def __init__(self, run: Run, plan: Plan, config: Any, data: Dataset) -> None:
+        self.run, self.plan = run, plan
         check_events(plan)
-        if plan.env is not None:
-            bounds = plan.data.action_low, plan.data.action_high
-            check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{data.meta.name}'", bounds)
-        device = torch.device(resolve_device(plan.device))
-        kind = algorithm_named(plan.algorithm)
-        try:
-            config = build_config(kind, plan.config)
-        except MildlyError as error:
-            raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
-        self.algorithm: Algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
-        chosen = self.algorithm.select(data)
-        self.algorithm.prepare(chosen)
-        self.replay = Replay.of(chosen, device, self.algorithm.scaling)
-        self.sampler = self.algorithm.random_stream(plan.seed, "batches")
-        self.step = self.saved = 0
-        self.sums: Metrics = {}
-        """Sums of the metrics since the last line of the log."""
-        self.counts: Counter[str] = Counter()
-        """Steps in each of those sums: an algorithm may begin with other metrics than it ends with."""
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.said = [note for note in chosen.meta.notes if note not in data.meta.notes]
-        """What to say of the data before the first step."""
+        self.env, self.notes = evaluation_of(plan, data)
+        kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
+        self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
+        sampler = self.algorithm.batches(data)
+        self.notes += self.algorithm.notes
+        for phase in self.algorithm.phases():
+            if phase.steps > plan.steps:
+                flag = f"--{phase.field.replace('_', '-')}"
+                self.notes.append(
+                    f"the phase '{phase.name}' has {phase.steps} steps, more than the {plan.steps} that follow ({flag})"
+                )
+        """What to tell the user before the first step."""
+        self.trainer = Trainer(
+            run,
+            self.algorithm,
+            SampledSource(sampler, self.algorithm.random_stream(plan.seed, "batches")),
+            Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
+            evaluate=self._evaluate if self.env else None,
+            on_save=lambda: self.algorithm.policy(plan.data).save(run.path / "policy"),
+        )
 
-    def go(self) -> Run:
+    def run_to_end(self) -> Run:
         """Train to the end, or to a signal."""
-        threads = torch.get_num_threads()
+        trainer, threads = self.trainer, torch.get_num_threads()
         torch.set_num_threads(self.plan.threads)
         try:
             with (
                 stop_requests() as stop,
-                TrainingProgress(self.plan, self.run.path, self.step) as progress,
-                closing(events(self.plan, self.run, self.step)) as self.events,
+                closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
+                TrainingProgress(self.plan, self.run.path, trainer.main_step, self.env) as progress,
             ):
-                for line in self.said:
+                for line in self.notes:
                     progress.say(line)
-                if self.step == self.plan.steps:
-                    progress.say(f"complete at step {self.step} already; prolong it with --steps, the new total")
-                while self.step < self.plan.steps:
-                    self._one_step()
-                    progress.tick(self.step)
-                    self._look_up(progress)
-                    if stop:
-                        break
+                if trainer.complete:
+                    progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
+                trainer.train(_Monitor(progress, log), stop)
             if stop:
-                self._stopped(stop[0])
+                raise Stopped(self._stopped_message(), stop[0])
         finally:
             torch.set_num_threads(threads)
         return self.run
 
-    def _look_up(self, progress: TrainingProgress) -> None:
-        """After a step: log, evaluate and save if it is time to."""
-        plan, last = self.plan, self.step == self.plan.steps
-        if self.step % plan.log_every == 0 or last:
-            self._log(progress)
-        if plan.env and plan.eval_every and (self.step % plan.eval_every == 0 or last):
-            self._evaluate(progress)
-        if self.step % plan.checkpoint_every == 0 or last:
-            self._save()
+    def _evaluate(self, step: int) -> Evaluation:
+        plan = self.plan
+        policy = self.algorithm.policy(plan.data)
+        return rollout(policy, plan.data, env_id=self.env, episodes=plan.episodes, seed=plan.seed)
 
-    def _stopped(self, signal_number: int) -> NoReturn:
-        """Leave with a checkpoint of the step reached, also where the signal came during that step's evaluation."""
-        if self.saved != self.step:
-            self._save()
+    def _stopped_message(self) -> str:
+        trainer = self.trainer
+        where = f" of the phase '{trainer.phase.name}'" if trainer.phase.name else ""
         goes_on = f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}"
-        if self.step == self.plan.steps:
-            goes_on = "The run is complete."
-        message = f"stopped at step {self.step} of {self.plan.steps}; a checkpoint is written. {goes_on}"
-        raise Stopped(message, signal_number)
-
-    def _one_step(self) -> None:
-        try:
-            with self._timed("data"):
-                batch = self.replay.sample(self.algorithm.config.batch_size, self.sampler)
-            with self._timed("update"):
-                metrics = self.algorithm.update(batch)
-        except RuntimeError as error:
-            if "memory" in str(error):
-                size = self.algorithm.config.batch_size
-                raise OutOfMemory(f"out of memory at step {self.step + 1} with batch_size {size}. Lower it.") from error
-            raise
-        with self._timed("bookkeeping"):
-            known = [name for name in metrics if name in self.sums]
-            if known:
-                torch._foreach_add_([self.sums[name] for name in known], [metrics[name] for name in known])
-            if len(known) < len(metrics):
-                self.sums |= {name: value.clone() for name, value in metrics.items() if name not in self.sums}
-            self.counts.update(metrics.keys())
-            self.step += 1
-
-    def _log(self, progress: TrainingProgress) -> None:
-        """Means since the last line. The one place where the device is waited for."""
-        with self._timed("bookkeeping"):
-            self._check_sums()
-            sums = torch.stack(list(self.sums.values())).tolist()
-            means = {name: value / self.counts[name] for name, value in zip(self.sums, sums, strict=True)}
-            self.sums, self.counts = {}, Counter()
-            self.run.append("metrics.jsonl", {"step": self.step, **means})
-            self.events.write(self.step, means, "train")
-            progress.metrics(means)
-
-    def _check_sums(self) -> None:
-        """A sum over steps shows a NaN or infinity of any of them."""
-        since = self.step - max(self.counts.values(), default=0)
-        self._check_finite(self.sums, f"between steps {since + 1} and {self.step}")
-
-    def _finite_state(self) -> dict[str, Tensor]:
-        """The learner's state, known to be sound: weights are newer than metrics, and may have overflowed."""
-        self._check_sums()
-        state = self.algorithm.state_dict()
-        self._check_finite(state, f"after step {self.step}")
-        return state
-
-    def _check_finite(self, tensors: Mapping[str, Tensor], when: str) -> None:
-        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        if not floats:
-            return
-        finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()]).tolist()
-        bad = [name for name, good in zip(floats, finite, strict=True) if not good]
-        if bad:
-            names = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
-            kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
-            raise Diverged(
-                f"training diverged: {names} not finite {when}. {kept or 'No checkpoint was written yet'}. "
-                "Lower the learning rates, or check the data's rewards for outliers."
-            )
-
-    def _evaluate(self, progress: TrainingProgress) -> None:
-        with self._timed("evaluation"):
-            plan = self.plan
-            self._finite_state()
-            policy = self.algorithm.policy(plan.data)
-            result = rollout(policy, plan.data, env_id=plan.env, episodes=plan.episodes, seed=plan.seed)
-            self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
-            self.events.write(self.step, {"return": result.mean_return, "score": result.score}, "evaluation")
-            progress.evaluated(self.step, result.score, result.mean_return)
-
-    def _save(self) -> None:
-        """The policy, then the checkpoint. Between two lines of the log the sums are part of the state."""
-        with self._timed("checkpoint"):
-            state = {f"algorithm.{name}": tensor for name, tensor in self._finite_state().items()}
-            state |= {f"sums.{name}": tensor for name, tensor in self.sums.items()}
-            state["sampler"] = self.sampler.get_state()
-            facts = {
-                "step": self.step,
-                "metrics": list(self.sums),
-                "counts": dict(self.counts),
-                "lines": self.run.secure_lines(),
-            }
-            try:
-                self.algorithm.policy(self.plan.data).save(self.run.path / "policy")
-                checkpoint.save(self.run.checkpoint, state, facts)
-            except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
-                raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
-        self.saved = self.step
-        self.run.write_timing(self.seconds, peak_megabytes(self.algorithm.device))
-
-    def restore(self) -> None:
-        """Go to where the last checkpoint stands; a run without one starts over."""
-        if not self.run.checkpoint.exists():
-            self.run.rewind({})
-            return
-        tensors, facts = checkpoint.load(self.run.checkpoint)
-        if facts["step"] > self.plan.steps:
-            raise MildlyError(
-                f"{self.run.path}: stands at step {facts['step']}, beyond the {self.plan.steps} steps asked for."
-            )
-        try:
-            self.algorithm.load_state_dict(_below("algorithm.", tensors))
-            self.sampler.set_state(tensors["sampler"])
-            sums = _below("sums.", tensors)
-            self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
-            self.step, self.counts = facts["step"], Counter(facts["counts"])
-            self.run.rewind(facts["lines"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
-        self.saved = self.step
-        self.seconds.update(self.run.timing())
-
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - start
+        goes_on = "The run is complete." if trainer.complete else goes_on
+        return f"stopped at step {trainer.step} of {trainer.phase.steps}{where}; a checkpoint is written. {goes_on}"
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+class _Monitor:
+    """Progress for the person, and event files for TensorBoard."""
+
+    def __init__(self, progress: TrainingProgress, log: Events) -> None:
+        self.progress, self.log = progress, log
+        self.begin, self.tick = progress.begin, progress.tick
+
+    def metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
+        self.log.write(step, values, "train", phase)
+        self.progress.metrics(values)
+
+    def evaluated(self, step: int, result: Evaluation) -> None:
+        self.log.write(step, {"return": result.mean_return, "score": result.score}, "evaluation")
+        self.progress.evaluated(step, result)
 
 
 def _free_folder(path: Path) -> Path:

@@ -10,19 +10,21 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from mildly.evaluation.rollout import Evaluation
 from mildly.run import Plan
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _WIDE = 140  # columns of a terminal that also has room for losses
-_SHOWN = ("loss_critic", "loss_actor", "q_data", "q_ood")
+_SHOWN = ("loss_behavior", "loss_bc", "loss_critic", "loss_actor", "q_data", "q_ood")
 
 
 class TrainingProgress:
     """Shows step, speed, time left, last score and losses."""
 
-    def __init__(self, plan: Plan, folder: Path, start: int) -> None:
+    def __init__(self, plan: Plan, folder: Path, start: int, env: str | None) -> None:
         self.console = Console(stderr=True)
-        self.title, self.steps = f"{plan.algorithm} on {plan.data.name}", plan.steps
+        self.run = f"{plan.algorithm} on {plan.data.name}"
+        self.title, self.steps = self.run, plan.steps
         self.score = ""
         self.details = ""
         self.first, self.began = start, time.monotonic()
@@ -32,7 +34,7 @@ class TrainingProgress:
         self.wide = self.console.width >= _WIDE
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("{task.description}" if self.wide else plan.algorithm, markup=False),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24 if self.wide else 8),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[speed]}"),
@@ -42,9 +44,9 @@ class TrainingProgress:
             self.task = self.bar.add_task(self.title, total=plan.steps, completed=start, speed="", details="")
 
         lam = f", lam {plan.config['lam']}" if "lam" in plan.config else ""
-        evaluation = (
-            f"evaluated in {plan.env}" if plan.env else f"'{plan.data.name}' names no environment to evaluate in"
-        )
+        evaluation = f"evaluated in {env}" if env and plan.eval_every else "not evaluated"
+        if plan.env is None:
+            evaluation = f"'{plan.data.name}' names no environment to evaluate in"
         self.say(
             f"{folder}: {plan.algorithm} (preset {plan.preset}{lam}) on {plan.data.name}, {evaluation}, "
             f"seed {plan.seed}, {plan.device}, {plan.threads} thread(s)" + (f", from step {start}" if start else "")
@@ -63,6 +65,19 @@ class TrainingProgress:
         if self.bar:
             self.bar.stop()
 
+    def begin(self, phase: str, steps: int, step: int) -> None:
+        """A phase, or with an empty name the main steps, goes on from a step."""
+        if self.step != self.shown_at:
+            self._show(self.step)
+        short = self.run if self.wide else self.run.split()[0]
+        self.title, self.steps = f"{self.run if not self.bar else short}{f', {phase}' if phase else ''}", steps
+        self.first, self.began = step, time.monotonic()
+        self.shown, self.shown_at, self.step, self.details = self.began, step, step, ""
+        if self.bar:
+            self.bar.update(self.task, description=self.title, total=steps, completed=step, speed="", details="")
+        elif phase and step < steps:
+            self.say(f"{self.title}: {steps} steps first" + (f", from step {step}" if step else ""))
+
     def tick(self, step: int) -> None:
         """A step has been made; shown if the last look is long enough ago."""
         self.step = step
@@ -73,9 +88,9 @@ class TrainingProgress:
         """New losses, shown with the next look."""
         self.details = "  ".join(f"{name} {values[name]:.4g}" for name in _SHOWN if name in values)
 
-    def evaluated(self, step: int, score: float | None, mean_return: float) -> None:
+    def evaluated(self, step: int, result: Evaluation) -> None:
         """A new evaluation."""
-        self.score = f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
+        self.score = f"return {result.mean_return:.1f}" if result.score is None else f"score {result.score:.1f}"
         self._show(step)
 
     def say(self, text: str) -> None:

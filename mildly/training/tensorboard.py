@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from mildly.errors import MildlyError
@@ -12,8 +13,8 @@ from mildly.run import Plan, Run
 class Events(Protocol):
     """Takes scalars."""
 
-    def write(self, step: int, values: Mapping[str, float | None], group: str) -> None:
-        """The values of a step, under `group/`."""
+    def write(self, step: int, values: Mapping[str, float | None], group: str, phase: str = "") -> None:
+        """The values of a main step, or of a phase's, under `group/`."""
         ...
 
     def close(self) -> None:
@@ -22,7 +23,7 @@ class Events(Protocol):
 
 
 class _Nothing:
-    def write(self, step: int, values: Mapping[str, float | None], group: str) -> None:
+    def write(self, step: int, values: Mapping[str, float | None], group: str, phase: str = "") -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -30,16 +31,24 @@ class _Nothing:
 
 
 class _Files:
-    def __init__(self, folder: str, step: int) -> None:
-        self.writer = _summary_writer()(folder, purge_step=step + 1)
+    """Every phase has a folder of its own: it counts its own steps, and events are hidden by their step alone."""
 
-    def write(self, step: int, values: Mapping[str, float | None], group: str) -> None:
+    def __init__(self, folder: Path, phase: str, step: int) -> None:
+        self.folder, self.phase, self.step = folder, phase, step
+        self.writers: dict[str, Any] = {}
+
+    def write(self, step: int, values: Mapping[str, float | None], group: str, phase: str = "") -> None:
+        if phase not in self.writers:
+            known = self.step if phase == self.phase else 0
+            folder = self.folder / phase.replace(" ", "-")
+            self.writers[phase] = _summary_writer()(str(folder), purge_step=known + 1)
         for name, value in values.items():
             if value is not None:
-                self.writer.add_scalar(f"{group}/{name}", value, step)
+                self.writers[phase].add_scalar(f"{group}/{name}", value, step)
 
     def close(self) -> None:
-        self.writer.close()
+        for writer in self.writers.values():
+            writer.close()
 
 
 def _summary_writer() -> Any:
@@ -56,6 +65,6 @@ def check_events(plan: Plan) -> None:
         _summary_writer()
 
 
-def events(plan: Plan, run: Run, step: int) -> Events:
+def events(plan: Plan, run: Run, phase: str, step: int) -> Events:
     """Event files in the run's folder from a step on, hiding what an interrupted run wrote after it; or nothing."""
-    return _Files(str(run.path / "tensorboard"), step) if plan.tensorboard else _Nothing()
+    return _Files(run.path / "tensorboard", phase, step) if plan.tensorboard else _Nothing()

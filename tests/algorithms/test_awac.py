@@ -10,16 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, plain_critic, replay, same, tiny
-from conftest import weights as copied
+from conftest import (
+    ACTIONS,
+    OBSERVATIONS,
+    Layers,
+    make_batch,
+    make_dataset,
+    plain_critic,
+    replay,
+    same,
+    tiny,
+    weights as copied,
+)
+from learners import with_gradient
 from torch import nn
 
 from mildly.algorithms.advantage import batch_weights
 from mildly.algorithms.awac import AWAC
-from mildly.algorithms.base import make_config
-from mildly.data.replay import Batch, Replay
+from mildly.algorithms.config import make_config
+from mildly.algorithms.extras import Extras
+from mildly.data.batches import Batch
 from mildly.errors import MildlyError
-from mildly.networks import Critics
+from mildly.networks import Critics, td_loss
 
 SPREAD = (2.0, -0.5)
 """The parameters of the log standard deviations in these tests."""
@@ -30,19 +42,19 @@ def changed_awac(**fields: Any) -> AWAC:
     """A learner whose targets differ from its critics, and whose draws are not all near the mean."""
     awac: AWAC = tiny("awac", seed=3, **{"gamma": 0.9, **fields})
     random = torch.Generator().manual_seed(9)
-    for part in (awac.pi, awac.critics, awac.target_critics):
+    for part in (awac.actor, awac.critics, awac.target_critics):
         for parameter in part.parameters():
             parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
-    awac.pi.spread.data = torch.tensor(SPREAD)
+    awac.actor.spread.data = torch.tensor(SPREAD)
     return awac
 
 
 def slow_draws(awac: AWAC, states: torch.Tensor, noise: Any) -> np.ndarray:
-    means = np.array([np.tanh(Layers.of(awac.pi.net)(state)) for state in states])
+    means = np.array([np.tanh(Layers.of(awac.actor.net)(state)) for state in states])
     return means + np.exp(LOG_STD) * np.asarray(noise, dtype=np.float64).reshape(means.shape)
 
 
-def slow_lowest(critics: Critics, states: Any, actions: Any) -> np.ndarray:
+def slow_min_q(critics: Critics, states: Any, actions: Any) -> np.ndarray:
     both = [Layers.of_critic(critics, j) for j in range(2)]
     return np.array([min(q(s, a)[0] for q in both) for s, a in zip(states, actions, strict=True)])
 
@@ -56,7 +68,7 @@ def test_the_target_equals_a_slow_computation_with_the_same_draws_and_no_entropy
         awac, batch.next_observations, torch.randn(40, 1, ACTIONS, generator=replay(awac.generator)).numpy()
     )
     assert (np.abs(draws) > 1).any()  # the critics are asked for what is drawn, as the authors do
-    values = slow_lowest(awac.target_critics, batch.next_observations, draws)
+    values = slow_min_q(awac.target_critics, batch.next_observations, draws)
     expected = batch.rewards.numpy() + 0.9 * (1 - batch.terminated.numpy()) * values
     target = awac.td_target(batch)
     np.testing.assert_allclose(target.numpy(), expected, atol=2e-5)
@@ -66,13 +78,17 @@ def test_the_target_equals_a_slow_computation_with_the_same_draws_and_no_entropy
 
 def test_terminal_states_can_be_ignored_and_time_outs_are_no_ends():
     data = make_dataset()
-    batch = Replay.of(data, torch.device("cpu")).sample(200, torch.Generator().manual_seed(0))
+    learners = changed_awac(), changed_awac(ignore_terminals=True)
+    batches = [awac.batches(data).sample(torch.Generator().manual_seed(0), 200) for awac in learners]
+    batch = batches[0]
+    assert torch.equal(batch.rows, batches[1].rows)
     ends, cut_off = (torch.from_numpy(column)[batch.rows] for column in (data.terminated, data.truncated))
-    plain, blind = changed_awac().td_target(batch), changed_awac(ignore_terminals=True).td_target(batch)
+    plain, blind = (awac.td_target(own) for awac, own in zip(learners, batches, strict=True))
     assert torch.equal(plain[ends], batch.rewards[ends])
     assert (plain[cut_off] != batch.rewards[cut_off]).all()
     assert (blind[ends] != batch.rewards[ends]).all()
     assert torch.equal(plain[~ends], blind[~ends])
+    assert not batches[1].terminated.any()
 
 
 # The actor's loss
@@ -89,8 +105,8 @@ def test_the_actors_loss_equals_a_slow_computation(baseline, limit):
     awac, batch = changed_awac(baseline=baseline, advantage_limit=limit, beta=0.7), make_batch(20)
     noise = torch.randn(20, 1, ACTIONS, generator=replay(awac.generator)).numpy()
     own = slow_draws(awac, batch.observations, noise if baseline == "draw" else np.zeros((20, ACTIONS)))
-    of_data = slow_lowest(awac.critics, batch.observations, batch.actions)
-    advantage = of_data - slow_lowest(awac.critics, batch.observations, own)
+    of_data = slow_min_q(awac.critics, batch.observations, batch.actions)
+    advantage = of_data - slow_min_q(awac.critics, batch.observations, own)
     if limit is not None:
         assert 0 < (advantage > limit).sum() < 20
         advantage = np.where(advantage > limit, limit, advantage)
@@ -121,29 +137,35 @@ def test_the_mean_as_baseline_takes_no_random_number():
 # Where gradients go
 
 
-def with_gradient(awac: AWAC) -> set[str]:
-    parts = {name: part for name, part in vars(awac).items() if isinstance(part, nn.Module)}
-    return {name for name, part in parts.items() if any(p.grad is not None for p in part.parameters())}
+def critic_loss(awac: AWAC, batch: Batch) -> Any:
+    """What a step minimizes first."""
+    return td_loss(awac.critics, batch, awac.td_target(batch))
 
 
 @pytest.mark.parametrize("baseline", ["draw", "mean"])
 def test_each_loss_reaches_its_own_network_alone(baseline):
-    for loss, reached in (("actor_loss", "pi"), ("critic_loss", "critics")):
+    for loss, reached in ((AWAC.actor_loss, "actor"), (critic_loss, "critics")):
         awac = changed_awac(baseline=baseline)
-        getattr(awac, loss)(make_batch())[0].backward()
+        loss(awac, make_batch())[0].backward()
         assert with_gradient(awac) == {reached}
         assert all(p.grad.abs().sum() > 0 for p in getattr(awac, reached).parameters())
+
+
+def test_a_step_reaches_the_actor_and_the_critics_and_not_the_targets():
+    awac = changed_awac()
+    awac.update(make_batch())
+    assert with_gradient(awac) == {"actor", "critics"}
 
 
 def test_the_weights_carry_no_gradient():
     """The actor's gradient is that of a likelihood with numbers for weights."""
     awac, twin, batch = changed_awac(), changed_awac(), make_batch()
-    distribution = twin.pi(batch.observations)
+    distribution = twin.actor(batch.observations)
     weights = batch_weights(twin.advantage(batch, distribution)[0], 2.0).tolist()
     loss = -(torch.tensor(weights) * distribution.log_prob(batch.actions)).mean()
     awac.actor_loss(batch)[0].backward()
-    expected = torch.autograd.grad(loss, list(twin.pi.parameters()))
-    for parameter, gradient in zip(awac.pi.parameters(), expected, strict=True):
+    expected = torch.autograd.grad(loss, list(twin.actor.parameters()))
+    for parameter, gradient in zip(awac.actor.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -153,7 +175,7 @@ def test_the_weights_carry_no_gradient():
 def slow_steps(awac: AWAC, batches: list[Batch]) -> tuple[nn.Module, torch.Tensor, list[nn.Module]]:
     """Steps as the authors write them, with plain layers, autograd and Adam: actor, log std, critics and targets."""
     c, random = awac.config, replay(awac.generator)
-    actor, spread = copy.deepcopy(awac.pi.net), awac.pi.spread.detach().clone().requires_grad_()
+    actor, spread = copy.deepcopy(awac.actor.net), awac.actor.spread.detach().clone().requires_grad_()
     critics = [plain_critic(awac.critics, j) for j in range(2)]
     targets = copy.deepcopy(critics)
     actor_adam = torch.optim.Adam([*actor.parameters(), spread], lr=c.actor_lr, weight_decay=c.actor_weight_decay)
@@ -162,19 +184,19 @@ def slow_steps(awac: AWAC, batches: list[Batch]) -> tuple[nn.Module, torch.Tenso
     def policy(states: torch.Tensor) -> torch.distributions.Normal:
         return torch.distributions.Normal(torch.tanh(actor(states)), torch.exp(-6 + 6 * torch.sigmoid(spread)))
 
-    def lowest(networks: list[nn.Module], states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def min_q(networks: list[nn.Module], states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return torch.min(*(q(torch.cat([states, actions], 1))[:, 0] for q in networks))
 
     for s, a, r, s_next, d, _ in batches:
         with torch.no_grad():
-            following = policy(s_next)
-            a_next = following.mean + following.stddev * torch.randn(a.shape, generator=random)
-            y = r + c.gamma * (1 - d) * lowest(targets, s_next, a_next)
+            afterwards = policy(s_next)
+            a_next = afterwards.mean + afterwards.stddev * torch.randn(a.shape, generator=random)
+            y = r + c.gamma * (1 - d) * min_q(targets, s_next, a_next)
         critic_loss = sum(nn.functional.mse_loss(q(torch.cat([s, a], 1))[:, 0], y) for q in critics)
         current = policy(s)
         with torch.no_grad():
             own = current.mean + current.stddev * torch.randn(a.shape, generator=random)
-            score = lowest(critics, s, a) - lowest(critics, s, own)
+            score = min_q(critics, s, a) - min_q(critics, s, own)
             weights = torch.softmax(score / c.beta, dim=0)
         actor_loss = (-current.log_prob(a).sum(1) * len(weights) * weights).mean()
         for loss, adam in ((critic_loss, critic_adam), (actor_loss, actor_adam)):
@@ -192,13 +214,13 @@ def test_many_steps_equal_those_of_a_plain_implementation_in_the_authors_order()
     awac.target_critics.load_state_dict(awac.critics.state_dict())
     batches = [make_batch(seed=step) for step in range(6)]
     actor, spread, critics = slow_steps(awac, batches)
-    before = copied(awac.pi, awac.critics)
+    before = copied(awac.actor, awac.critics)
     for batch in batches:
         awac.update(batch)
-    assert not same(before, copied(awac.pi, awac.critics))
-    for one, other in zip(awac.pi.net.parameters(), actor.parameters(), strict=True):
+    assert not same(before, copied(awac.actor, awac.critics))
+    for one, other in zip(awac.actor.net.parameters(), actor.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
-    torch.testing.assert_close(awac.pi.spread, spread, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(awac.actor.spread, spread, atol=1e-4, rtol=1e-3)
     ours = [Layers.of_critic(ensemble, j) for ensemble in (awac.critics, awac.target_critics) for j in range(2)]
     for layers, plain in zip(ours, critics, strict=True):
         for (matrix, offset), layer in zip(layers, plain[::2], strict=True):
@@ -208,7 +230,7 @@ def test_many_steps_equal_those_of_a_plain_implementation_in_the_authors_order()
 
 def test_both_losses_are_those_of_the_networks_before_either_step():
     awac, twin, batch = changed_awac(critic_lr=0.1, actor_lr=0.1), changed_awac(), make_batch()
-    expected = twin.critic_loss(batch)[0], twin.actor_loss(batch)[0]
+    expected = critic_loss(twin, batch)[0], twin.actor_loss(batch)[0]
     metrics = awac.update(batch)
     assert torch.equal(metrics["loss_critic"], expected[0].detach())
     assert torch.equal(metrics["loss_actor"], expected[1].detach())
@@ -216,7 +238,7 @@ def test_both_losses_are_those_of_the_networks_before_either_step():
 
 def test_the_policys_weights_decay_and_the_critics_do_not():
     awac = tiny("awac", actor_weight_decay=0.3)
-    assert awac.pi_optimizer.param_groups[0]["weight_decay"] == 0.3
+    assert awac.actor_optimizer.param_groups[0]["weight_decay"] == 0.3
     assert awac.critic_optimizer.param_groups[0]["weight_decay"] == 0
 
 
@@ -235,22 +257,11 @@ def test_it_learns_the_better_of_the_datas_actions():
         assert awac.policy().act(np.zeros(OBSERVATIONS)).tolist() == pytest.approx(2 * [learned], abs=0.1)
 
 
-def test_an_actor_that_clones_takes_no_notice_of_the_values():
-    learners = [tiny("awac", cloning_steps=2, beta=beta) for beta in (0.1, 9.0)]
-    for step in range(2):
-        metrics = [learner.update(make_batch(seed=step)) for learner in learners]
-        assert {"loss_cloning", "loss_critic"} <= metrics[0].keys()
-        assert "loss_actor" not in metrics[0]
-    assert same(*(copied(learner.pi) for learner in learners))
-    assert all("loss_actor" in learner.update(make_batch(seed=2)) for learner in learners)
-    assert not same(*(copied(learner.pi) for learner in learners))
-
-
 # The actor's deviation and the critics' ceiling
 
 
 def test_the_log_standard_deviation_lies_between_its_bounds_by_a_sigmoid():
-    actor = tiny("awac").pi
+    actor = tiny("awac").actor
     assert actor.log_std.tolist() == [-3.0, -3.0]
     actor.spread.data = torch.tensor(SPREAD)
     assert actor.log_std.tolist() == pytest.approx(LOG_STD, rel=1e-5)
@@ -274,14 +285,14 @@ def test_no_value_exceeds_the_ceiling_and_those_at_it_give_no_gradient():
 def test_a_ceiling_below_returns_that_the_data_show_is_refused():
     data, awac = make_dataset(), tiny("awac", value_ceiling=0.0)
     with pytest.raises(MildlyError, match=r"tiny: discounted returns reach .*value_ceiling of 0 .*Set it to None"):
-        awac.prepare(data)
-    awac.prepare(dataclasses.replace(data, rewards=-np.abs(data.rewards)))
+        awac.batches(data)
+    awac.batches(dataclasses.replace(data, rewards=-np.abs(data.rewards)))
     goal = dataclasses.replace(data, rewards=data.terminated.astype(np.float32))  # paid once, and then it is over
-    tiny("awac", value_ceiling=1.0).prepare(goal)
+    tiny("awac", value_ceiling=1.0).batches(goal)
     with pytest.raises(MildlyError, match=r"returns reach 1, above the value_ceiling of 0.9 "):
-        tiny("awac", value_ceiling=0.9).prepare(goal)
-    tiny("awac", value_ceiling=1000.0).prepare(data)
-    tiny("awac").prepare(data)
+        tiny("awac", value_ceiling=0.9).batches(goal)
+    tiny("awac", value_ceiling=1000.0).batches(data)
+    tiny("awac").batches(data)
 
 
 # Configuration
@@ -289,36 +300,41 @@ def test_a_ceiling_below_returns_that_the_data_show_is_refused():
 
 def test_the_defaults_are_the_authors():
     c = make_config(AWAC, "paper", "hopper-medium-v2", {})
-    assert (c.hidden, c.actor_hidden, c.batch_size) == ((256, 256), (256, 256, 256, 256), 1024)
+    assert (c.hidden_dims, c.actor_hidden_dims, c.batch_size) == ((256, 256), (256, 256, 256, 256), 1024)
     assert (c.gamma, c.tau, c.actor_lr, c.critic_lr, c.actor_weight_decay) == (0.99, 5e-3, 3e-4, 3e-4, 1e-4)
     assert (c.beta, c.advantage_limit, c.baseline) == (2.0, None, "draw")
     assert (c.log_std_min, c.log_std_max, c.value_ceiling, c.ignore_terminals) == (-6.0, 0.0, None, False)
+    assert c.extras == Extras()
     learner = AWAC(c, OBSERVATIONS, ACTIONS)
     assert [w.shape for w in learner.critics.weights] == [(2, 5, 256), (2, 256, 256), (2, 256, 1)]
-    assert [layer.out_features for layer in learner.pi.net[::2]] == [256, 256, 256, 256, 2]
+    assert [layer.out_features for layer in learner.actor.net[::2]] == [256, 256, 256, 256, 2]
 
 
 def test_the_preset_for_hands_is_the_authors_and_the_paper_takes_its_actor_on_adroit():
     hand, adroit = make_config(AWAC, "hand", "pen-human-v0", {}), make_config(AWAC, "paper", "pen-human-v0", {})
     for c in (hand, adroit):
-        assert (c.beta, c.advantage_limit, c.baseline, c.actor_hidden) == (0.5, 0.5, "mean", (256, 256))
-        assert (c.hidden, c.batch_size, c.actor_weight_decay) == ((256, 256), 1024, 1e-4)
+        assert (c.beta, c.advantage_limit, c.baseline, c.actor_hidden_dims) == (0.5, 0.5, "mean", (256, 256))
+        assert (c.hidden_dims, c.batch_size, c.actor_weight_decay) == ((256, 256), 1024, 1e-4)
     assert (hand.value_ceiling, hand.ignore_terminals) == (0.0, True)
     assert (adroit.value_ceiling, adroit.ignore_terminals) == (None, False)
     assert make_config(AWAC, "hand", "hopper-medium-v2", {}) == hand
     small = make_config(AWAC, "small", "pen-human-v0", {})
-    assert (small.beta, small.baseline, small.hidden, small.actor_hidden) == (0.5, "mean", (128, 128), (128, 128))
+    assert (small.beta, small.baseline, small.hidden_dims, small.actor_hidden_dims) == (
+        0.5,
+        "mean",
+        (128, 128),
+        (128, 128),
+    )
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {"beta": 0.0},
-        {"actor_hidden": (8, 0)},
+        {"actor_hidden_dims": (8, 0)},
         {"baseline": "median"},
         {"actor_weight_decay": -0.1},
         {"log_std_max": -7.0},
-        {"cloning_weight": 0.1},
         {"tau": 0.0},
     ],
     ids=str,

@@ -12,8 +12,8 @@ import torch
 from conftest import ACTIONS, OBSERVATIONS, content, make_batch, make_dataset, tiny, train_tiny
 
 from mildly.actors import DeterministicActor, SoftGaussianActor, TanhGaussianActor
-from mildly.algorithms.base import make_config
 from mildly.algorithms.bc import BC
+from mildly.algorithms.config import make_config
 from mildly.data.dataset import FIELDS, Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.select import best_episodes
@@ -29,7 +29,7 @@ OBJECTIVES = {"likelihood": TanhGaussianActor, "mse": DeterministicActor, "norma
 
 def test_likelihood_is_the_tanh_gaussians():
     learner, batch = tiny("bc"), make_batch(6)
-    distribution = learner.pi(batch.observations)
+    distribution = learner.actor(batch.observations)
     z = np.arctanh(batch.actions.double().numpy())
     mean, std = distribution.mean.detach().double().numpy(), distribution.log_std.exp().detach().double().numpy()
     density = np.exp(-0.5 * ((z - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - np.tanh(z) ** 2)
@@ -51,12 +51,12 @@ def test_mse_is_the_squared_distance_of_a_deterministic_action():
 def soft_gaussian(learner: BC, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and log standard deviation of the actor with soft bounds, layer by layer."""
     x = state.astype(np.float64)
-    linear = [layer for layer in learner.pi.net if isinstance(layer, torch.nn.Linear)]
+    linear = [layer for layer in learner.actor.net if isinstance(layer, torch.nn.Linear)]
     for i, layer in enumerate(linear):
         x = layer.weight.detach().double().numpy() @ x + layer.bias.detach().double().numpy()
         if i < len(linear) - 1:
             x = np.where(x > 0, x, 0.1 * x)
-    low, high = (getattr(learner.pi, name).detach().double().numpy() for name in ("log_std_min", "log_std_max"))
+    low, high = (getattr(learner.actor, name).detach().double().numpy() for name in ("log_std_min", "log_std_max"))
     log_std = high - np.log1p(np.exp(high - x[ACTIONS:]))
     return x[:ACTIONS], low + np.log1p(np.exp(log_std - low))
 
@@ -77,16 +77,16 @@ def test_normal_is_the_mean_over_dimensions_of_a_gaussian_with_soft_bounds():
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_cloning_learns_the_datas_actions_with_all_of_its_actors_weights(objective):
-    learner = tiny("bc", objective=objective, actor_lr=0.01, hidden=(16,))
-    assert type(learner.actor()) is OBJECTIVES[objective]
-    before = [p.detach().clone() for p in learner.pi.parameters()]
+    learner = tiny("bc", objective=objective, actor_lr=0.01, hidden_dims=(16,))
+    assert type(learner.actor) is OBJECTIVES[objective]
+    before = [p.detach().clone() for p in learner.actor.parameters()]
     states = torch.linspace(-1, 1, 12)[:, None].expand(12, OBSERVATIONS)
     actions = torch.stack([0.8 * states[:, 0], -0.5 * states[:, 0]], dim=-1)
     batch = make_batch(12)._replace(observations=states, actions=actions)
     for _ in range(300):
         metrics = learner.update(batch)
     assert metrics["policy_distance"].item() < 0.01
-    assert all(not torch.equal(new, old) for new, old in zip(learner.pi.parameters(), before, strict=True))
+    assert all(not torch.equal(new, old) for new, old in zip(learner.actor.parameters(), before, strict=True))
 
 
 # The actor with soft bounds
@@ -95,22 +95,22 @@ def test_cloning_learns_the_datas_actions_with_all_of_its_actors_weights(objecti
 def test_the_soft_bounds_are_kept_and_let_gradients_pass():
     learner = tiny("bc", objective="normal", log_std_min=-10, log_std_max=1)  # whole numbers pass as floats
     states = make_batch(50).observations * 1000
-    log_std = learner.pi(states).log_std
+    log_std = learner.actor(states).log_std
     assert log_std.max() <= 1.0 + 1e-4  # the lower bound's softness adds log(1 + exp(-11)) at most
     assert log_std.min() >= -10.0
     assert log_std.max() - log_std.min() > 9
     with torch.no_grad():
-        learner.pi.net[-1].bias[ACTIONS:] = 8.0  # hard bounds would give no slope here
-    learner.pi.zero_grad()
-    learner.pi(make_batch().observations).log_std.sum().backward()
-    assert (learner.pi.net[-1].bias.grad[ACTIONS:] > 0).all()
+        learner.actor.net[-1].bias[ACTIONS:] = 8.0  # hard bounds would give no slope here
+    learner.actor.zero_grad()
+    learner.actor(make_batch().observations).log_std.sum().backward()
+    assert (learner.actor.net[-1].bias.grad[ACTIONS:] > 0).all()
 
 
 def test_the_gaussian_acts_with_its_mean_and_draws_with_its_deviation_within_the_bounds(tmp_path):
     learner = tiny("bc", objective="normal")
     with torch.no_grad():
-        learner.pi.net[-1].weight.zero_()
-        learner.pi.net[-1].bias.copy_(torch.tensor([0.3, 1.7, -2.0, -2.0]))
+        learner.actor.net[-1].weight.zero_()
+        learner.actor.net[-1].bias.copy_(torch.tensor([0.3, 1.7, -2.0, -2.0]))
     policy = learner.policy()
     policy.save(tmp_path)
     states = np.zeros((4000, OBSERVATIONS), np.float32)
@@ -208,15 +208,27 @@ def test_select_gives_all_of_the_data_unless_asked():
     assert len(tiny("bc", best_episodes=0.4).select(data)) == 6
 
 
-def test_training_sees_the_best_episodes_alone_and_its_scaling_is_of_these(tmp_path, capsys):
+def test_batches_are_of_the_selected_rows_and_a_note_says_so():
+    learner, data = tiny("bc", best_episodes=0.4), with_returns(RETURNS, LENGTHS)
+    sampler = learner.batches(data)
+    assert len(sampler) == 6
+    batch = sampler.sample(torch.Generator().manual_seed(0), 200)
+    assert set(batch.observations[:, 0].tolist()) == {5, 6, 7, 8, 10, 11}
+    assert learner.notes == ("Only the 2 best of 5 episodes by return, 6 of 12 transitions.",)
+    plain = tiny("bc")
+    assert len(plain.batches(data)) == 12
+    assert plain.notes == ()
+
+
+def test_training_sees_the_best_episodes_alone_and_normalizes_by_these(tmp_path, capsys):
     data = load_dataset("pendulum-mixed")
     chosen = best_episodes(data, 0.1)
     assert len(chosen) < len(data) / 5
     assert chosen.episode_returns().min() >= np.sort(data.episode_returns())[-len(chosen.episodes())]
     run = train_tiny("bc", tmp_path / "run", best_episodes=0.1, steps=20, eval_every=0, normalize_observations=True)
     assert f"Only the 9 best of 97 episodes by return, {len(chosen):,} of {len(data):,}" in capsys.readouterr().err
-    scaling = load_policy(run.path).scaling
-    np.testing.assert_allclose(scaling.mean, chosen.observations.mean(0), atol=1e-4)
+    normalizer = load_policy(run.path).normalizer
+    np.testing.assert_allclose(normalizer.mean, chosen.observations.mean(0), atol=1e-4)
     same = train_tiny("bc", tmp_path / "same", dataset=chosen, steps=20, eval_every=0, normalize_observations=True)
     assert content_of(run.path) == content_of(same.path)
     assert run.plan().data.fingerprint == data.meta.fingerprint
@@ -245,13 +257,13 @@ def test_a_resumed_run_on_the_best_episodes_equals_an_uninterrupted_one(tmp_path
 def test_presets():
     assert make_config(BC, "paper", "hopper-medium-v2", {}) == BC.Config()
     c = BC.Config()
-    assert (c.hidden, c.actor_lr, c.objective, c.batch_size) == ((400, 400), 3e-4, "likelihood", 256)
+    assert (c.hidden_dims, c.actor_lr, c.objective, c.batch_size) == ((400, 400), 3e-4, "likelihood", 256)
     assert (c.log_std_min, c.log_std_max, c.normalize_observations, c.best_episodes) == (-20.0, 2.0, False, None)
     mse = make_config(BC, "mse", "", {})
-    assert (mse.hidden, mse.actor_lr, mse.objective, mse.normalize_observations) == ((256, 256), 3e-4, "mse", True)
+    assert (mse.hidden_dims, mse.actor_lr, mse.objective, mse.normalize_observations) == ((256, 256), 3e-4, "mse", True)
     polixir = make_config(BC, "polixir", "", {})
-    assert (polixir.hidden, polixir.actor_lr, polixir.objective) == ((256, 256), 1e-3, "normal")
-    actor = BC(polixir, OBSERVATIONS, ACTIONS).actor()
+    assert (polixir.hidden_dims, polixir.actor_lr, polixir.objective) == ((256, 256), 1e-3, "normal")
+    actor = BC(polixir, OBSERVATIONS, ACTIONS).actor
     assert actor.log_std_min.tolist() == [-10.0, -10.0]
     assert actor.log_std_max.tolist() == [1.0, 1.0]
     assert [layer.negative_slope for layer in actor.net[1::2]] == [0.1, 0.1]
@@ -264,7 +276,7 @@ def test_presets():
         {"best_episodes": 0.0},
         {"best_episodes": 1.1},
         {"actor_lr": 0.0},
-        {"hidden": (8, 0)},
+        {"hidden_dims": (8, 0)},
         {"log_std_min": 3.0},
     ],
     ids=str,

@@ -1,30 +1,28 @@
-"""CQL: target, gap, losses and multiplier against slow computations; the order of a step; where gradients go."""
+"""CQL: target, gap, losses and multiplier against slow computations, and where gradients go."""
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, plain_critic, replay, same, slow_draw, tiny, weights
-from torch import Tensor, nn
-from torch.distributions import Normal
+from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, slow_draw, tiny, weights
+from learners import with_gradient
+from torch import Tensor
 
-from mildly.actors import Actor
-from mildly.algorithms.base import make_config
+from mildly.algorithms.config import make_config
 from mildly.algorithms.cql import CQL
+from mildly.algorithms.extras import AnchoredExtras
 from mildly.algorithms.sac import SAC
-from mildly.data.replay import Batch
+from mildly.data.batches import Batch
 from mildly.errors import MildlyError
-from mildly.networks import Critics
 
 
 def changed_cql(**fields: Any) -> CQL:
     """A learner whose target critics and temperature differ from their first values."""
-    learner = tiny("cql", seed=3, **{"gamma": 0.9, "cloning_steps": 0, "num_actions": 4, **fields})
+    learner = tiny("cql", seed=3, **{"gamma": 0.9, "num_actions": 4, **fields})
     learner.log_alpha.data.fill_(-0.7)
     random = torch.Generator().manual_seed(9)
     for parameter in learner.target_critics.parameters():
@@ -34,18 +32,18 @@ def changed_cql(**fields: Any) -> CQL:
 
 def slow_target(cql: CQL, batch: Batch, noise: Tensor) -> list[float]:
     """y of each transition, one number at a time."""
-    actor, critics = Layers.of(cql.pi.net), [Layers.of_critic(cql.target_critics, j) for j in range(2)]
+    actor, critics = Layers.of(cql.actor.net), [Layers.of_critic(cql.target_critics, j) for j in range(2)]
     found = []
-    for i, following in enumerate(batch.next_observations):
-        action, _ = slow_draw(actor, following, noise[i], cql.config.log_std_min, cql.config.log_std_max)
-        value = min(critic(following, action)[0] for critic in critics)
+    for i, s_next in enumerate(batch.next_observations):
+        action, _ = slow_draw(actor, s_next, noise[i], cql.config.log_std_min, cql.config.log_std_max)
+        value = min(critic(s_next, action)[0] for critic in critics)
         found.append(batch.rewards[i].item() + (0.0 if batch.terminated[i] else cql.config.gamma * value))
     return found
 
 
 def slow_gaps(cql: CQL, batch: Batch, noise: Tensor, uniform: Tensor) -> list[float]:
     """The gap of each critic: a sum of exponentials over single actions, and its logarithm."""
-    actor, rows, gaps = Layers.of(cql.pi.net), len(batch.rewards), []
+    actor, rows, gaps = Layers.of(cql.actor.net), len(batch.rewards), []
     low, high = cql.config.log_std_min, cql.config.log_std_max
     for j in range(2):
         critic, total = Layers.of_critic(cql.critics, j), 0.0
@@ -120,16 +118,16 @@ def test_the_gap_by_hand_where_all_values_are_equal(monkeypatch):
 def test_the_other_actions_are_uniform_and_the_policys_in_both_states():
     cql, batch = changed_cql(num_actions=2000), make_batch(3)
     with torch.no_grad():  # a policy that knows only its state, and hardly varies
-        cql.pi.net[-1].bias[ACTIONS:] = -9.0
+        cql.actor.net[-1].bias[ACTIONS:] = -9.0
     actions, log_density = cql.other_actions(batch)
     uniform, here, there = actions.split(2000, dim=1)
     assert actions.abs().max() <= 1
     torch.testing.assert_close(uniform.mean(1), torch.zeros(3, ACTIONS), atol=0.06, rtol=0)
     torch.testing.assert_close(uniform.var(1), torch.full((3, ACTIONS), 1 / 3), atol=0.03, rtol=0)
     for part, states in ((here, batch.observations), (there, batch.next_observations)):
-        mean = cql.pi(states).mean.tanh()
+        mean = cql.actor(states).mean.tanh()
         torch.testing.assert_close(part, mean.unsqueeze(1).expand_as(part), atol=0.05, rtol=0)
-    expected = cql.pi(batch.next_observations).log_prob(there[:, 7])
+    expected = cql.actor(batch.next_observations).log_prob(there[:, 7])
     torch.testing.assert_close(log_density[:, 4007], expected, atol=2e-2, rtol=1e-3)
     assert not actions.requires_grad
     assert not log_density.requires_grad
@@ -148,11 +146,10 @@ def test_values_of_the_policys_own_actions_are_reported_from_those_drawn_in_s():
 # The actor
 
 
-def test_while_it_clones_the_actors_loss_has_the_datas_likelihood_in_the_place_of_the_value():
-    cql, batch = changed_cql(cloning_steps=5), make_batch(6)
-    assert cql.cloning
+def test_in_the_warm_up_the_actors_loss_has_the_datas_likelihood_in_the_place_of_the_value():
+    cql, batch = changed_cql(), make_batch(6)
     noise = torch.randn(6, ACTIONS, generator=replay(cql.generator))
-    actor, expected = Layers.of(cql.pi.net), 0.0
+    actor, expected = Layers.of(cql.actor.net), 0.0
     for i, state in enumerate(batch.observations):
         log_prob = slow_draw(actor, state, noise[i], -5, 2)[1]
         out = actor(state)
@@ -163,194 +160,36 @@ def test_while_it_clones_the_actors_loss_has_the_datas_likelihood_in_the_place_o
             likelihood += -0.5 * ((z - out[k]) / std) ** 2 - math.log(std * math.sqrt(2 * math.pi))
             likelihood -= math.log(1 - action**2 + 1e-6)
         expected += (math.exp(-0.7) * log_prob - likelihood) / 6
-    drawn = cql.pi(batch.observations).draw(cql.generator)
-    assert cql.actor_loss(batch, drawn)[0].item() == pytest.approx(expected, rel=1e-4)
+    drawn = cql.actor(batch.observations).rsample(cql.generator)
+    loss, metrics = cql.warm_up_loss(batch, drawn)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(metrics["loss_actor"], loss.detach())
 
 
 def test_afterwards_the_actors_loss_is_that_of_sac():
     cql, batch = changed_cql(), make_batch(6)
     noise = torch.randn(6, ACTIONS, generator=replay(cql.generator))
-    actor, critics = Layers.of(cql.pi.net), [Layers.of_critic(cql.critics, j) for j in range(2)]
-    cql.updates = 1
+    actor, critics = Layers.of(cql.actor.net), [Layers.of_critic(cql.critics, j) for j in range(2)]
     expected = 0.0
     for i, state in enumerate(batch.observations):
         action, log_prob = slow_draw(actor, state, noise[i], -5, 2)
         expected += (math.exp(-0.7) * log_prob - min(q(state, action)[0] for q in critics)) / 6
-    drawn = cql.pi(batch.observations).draw(cql.generator)
+    drawn = cql.actor(batch.observations).rsample(cql.generator)
     assert cql.actor_loss(batch, drawn)[0].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_actor_clones_in_the_first_steps():
-    cql = tiny("cql", cloning_steps=3, actor_lr=1e-3, critic_lr=1.0)
-    for step in range(1, 6):
-        before = weights(cql.pi)
-        cql.update(make_batch(seed=step))
-        assert cql.cloning == (step <= 3)
-        longest = max((new - old).abs().max().item() for new, old in zip(weights(cql.pi), before, strict=True))
-        assert longest == pytest.approx(1e-3, rel=0.5)
-
-
-# The order of a step
-
-
-class Plain:
-    """CQL as its authors write it, with a critic at a time, separate calls for each kind of action, and Adam."""
-
-    def __init__(self, cql: CQL) -> None:
-        self.c, self.random = cql.config, replay(cql.generator)
-        self.actor, self.critics = copy.deepcopy(cql.pi.net), [plain_critic(cql.critics, j) for j in range(2)]
-        self.targets = copy.deepcopy(self.critics)
-        self.log_alpha = torch.zeros((), requires_grad=True)
-        self.log_multiplier = torch.zeros((), requires_grad=True)
-        self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=self.c.actor_lr)
-        self.critic_adams = [torch.optim.Adam(q.parameters(), lr=self.c.critic_lr) for q in self.critics]
-        self.alpha_adam = torch.optim.Adam([self.log_alpha], lr=self.c.alpha_lr)
-        self.multiplier_adam = torch.optim.Adam([self.log_multiplier], lr=self.c.critic_lr)
-
-    def draw(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = self.actor(states).chunk(2, dim=-1)
-        normal = Normal(mean, log_std.clamp(self.c.log_std_min, self.c.log_std_max).exp())
-        z = normal.mean + normal.stddev * noise
-        return z.tanh(), (normal.log_prob(z) - (1 - z.tanh() ** 2 + 1e-6).log()).sum(-1)
-
-    def step(self, number: int, batch: Batch) -> None:
-        c, (s, a, r, s_next, d) = self.c, batch[:5]
-        before = copy.deepcopy(self.critics)
-        action, log_pi = self.draw(s, torch.randn(a.shape, generator=self.random))
-        alpha = self.log_alpha.exp().detach()
-        if c.alpha_first:
-            self.step_alpha(log_pi)
-            alpha = self.log_alpha.exp().detach()
-        if number <= c.cloning_steps:
-            mean, log_std = self.actor(s).chunk(2, dim=-1)
-            normal = Normal(mean, log_std.clamp(c.log_std_min, c.log_std_max).exp())
-            log_prob = (normal.log_prob(a.atanh()) - (1 - a**2 + 1e-6).log()).sum(-1)
-            actor_loss = (alpha * log_pi - log_prob).mean()
-        else:
-            actor_loss = (alpha * log_pi - torch.min(*(value(q, s, action) for q in before))).mean()
-        losses = self.critic_losses(s, a, r, s_next, d)
-        self.step_multiplier([gap.detach() for _, gap in losses])
-        for (error, gap), adam in zip(losses, self.critic_adams, strict=True):
-            penalty = c.conservative_weight * gap
-            if c.lagrange_threshold is not None:
-                penalty = self.multiplier * (penalty - c.lagrange_threshold)
-            adam.zero_grad()
-            (error + penalty).backward()
-            adam.step()
-        self.actor_adam.zero_grad()
-        actor_loss.backward()
-        self.actor_adam.step()
-        if not c.alpha_first:
-            self.step_alpha(log_pi)
-        for network, target in zip(self.critics, self.targets, strict=True):
-            for new, old in zip(network.parameters(), target.parameters(), strict=True):
-                old.data.copy_(c.tau * new.data + (1 - c.tau) * old.data)
-
-    def critic_losses(self, s: Tensor, a: Tensor, r: Tensor, s_next: Tensor, d: Tensor) -> list[tuple[Tensor, Tensor]]:
-        n, rows = self.c.num_actions, len(s)
-        with torch.no_grad():
-            following, _ = self.draw(s_next, torch.randn(a.shape, generator=self.random))
-            y = r + self.c.gamma * (1 - d) * torch.min(*(value(q, s_next, following) for q in self.targets))
-            noise = torch.randn(2 * rows, n, ACTIONS, generator=self.random)
-            uniform = torch.rand(rows, n, ACTIONS, generator=self.random) * 2 - 1
-            sets = [(uniform[:, k], torch.full((rows,), math.log(0.5**ACTIONS))) for k in range(n)]
-            sets += [self.draw(s, noise[:rows, k]) for k in range(n)]
-            sets += [self.draw(s_next, noise[rows:, k]) for k in range(n)]
-        found = []
-        for q in self.critics:
-            corrected = torch.stack([value(q, s, actions) - density for actions, density in sets])
-            gap = corrected.logsumexp(0).mean() - value(q, s, a).mean()
-            found.append((nn.functional.mse_loss(value(q, s, a), y), gap))
-        return found
-
-    def step_alpha(self, log_pi: Tensor) -> None:
-        self.alpha_adam.zero_grad()
-        (-(self.log_alpha * (log_pi.detach() - ACTIONS)).mean()).backward()
-        self.alpha_adam.step()
-
-    def step_multiplier(self, gaps: list[Tensor]) -> None:
-        self.multiplier = self.log_multiplier.exp().detach()  # critics see it as it is before its step
-        if self.c.lagrange_threshold is None:
-            return
-        excess = [self.c.conservative_weight * gap - self.c.lagrange_threshold for gap in gaps]
-        self.multiplier_adam.zero_grad()
-        (-0.5 * self.log_multiplier.exp() * sum(excess)).backward()
-        self.multiplier_adam.step()
-
-
-def value(critic: nn.Module, states: Tensor, actions: Tensor) -> Tensor:
-    return critic(torch.cat([states, actions], dim=1)).squeeze(1)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"cloning_steps": 3},
-        {"alpha_first": False},
-        {"conservative_weight": 1.0, "lagrange_threshold": 5.0},
-        {"conservative_weight": 2.0, "lagrange_threshold": 0.5},
-    ],
-    ids=str,
-)
-def test_many_steps_equal_those_of_a_plain_implementation(fields):
-    rates = {"actor_lr": 0.01, "critic_lr": 0.02, "alpha_lr": 0.1}
-    cql = tiny("cql", seed=1, **{"cloning_steps": 0, "num_actions": 3, "tau": 0.1, **rates, **fields})
-    plain, start = Plain(cql), weights(cql.pi, cql.critics)
-    for number in range(1, 7):
-        batch = make_batch(seed=number)
-        plain.step(number, batch)
-        cql.update(batch)
-    assert not same(start, weights(cql.pi, cql.critics))
-    assert cql.log_alpha.item() == pytest.approx(plain.log_alpha.item(), abs=1e-4)
-    assert abs(cql.log_alpha.item()) > 0.1
-    for one, other in zip(cql.pi.net.parameters(), plain.actor.parameters(), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
-    for ensemble, networks in ((cql.critics, plain.critics), (cql.target_critics, plain.targets)):
-        for j in range(2):
-            for (matrix, offset), layer in zip(Layers.of_critic(ensemble, j), networks[j][::2], strict=True):
-                np.testing.assert_allclose(matrix, layer.weight.detach(), atol=2e-4, rtol=1e-3)
-                np.testing.assert_allclose(offset, layer.bias.detach(), atol=2e-4, rtol=1e-3)
-    if cql.config.lagrange_threshold is not None:
-        assert cql.log_multiplier.item() == pytest.approx(plain.log_multiplier.item(), abs=1e-4)
-        assert abs(cql.log_multiplier.item()) > 0.05
-
-
-def test_the_actor_climbs_the_critics_as_they_were_before_their_step():
-    slow, quick = (tiny("cql", cloning_steps=0, critic_lr=rate) for rate in (1e-9, 0.5))
-    for learner in (slow, quick):
-        learner.update(make_batch())
-    assert not same(weights(slow.critics), weights(quick.critics))
-    for one, other in zip(weights(slow.pi), weights(quick.pi), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_the_critics_learn_from_the_actor_as_it_was_before_its_step():
-    slow, quick = (tiny("cql", cloning_steps=0, actor_lr=rate) for rate in (1e-9, 0.5))
-    for learner in (slow, quick):
-        learner.update(make_batch())
-    assert not same(weights(slow.pi), weights(quick.pi))
-    for one, other in zip(weights(slow.critics), weights(quick.critics), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_all_actions_of_a_step_go_through_the_critics_at_once_and_the_actor_runs_once_a_state(monkeypatch):
-    cql, rows = tiny("cql", cloning_steps=0), {"critics": [], "actor": []}
-    forward, run = Critics.forward, type(cql.pi).forward
-
-    def counted(self: Critics, states: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
-        rows["critics"].append(tuple(actions.shape))
-        return forward(self, states, actions, freeze)
-
-    def counted_actor(self: Actor, states: Tensor) -> Any:
-        rows["actor"].append(len(states))
-        return run(self, states)
-
-    monkeypatch.setattr(Critics, "forward", counted)
-    monkeypatch.setattr(type(cql.pi), "forward", counted_actor)
-    cql.update(make_batch(12))
-    assert sorted(rows["critics"]) == [(12, ACTIONS), (12, ACTIONS), (12, 31, ACTIONS)]
-    assert max(rows["actor"]) == 24
+@pytest.mark.parametrize("step", ["warm_up", "update"])
+def test_a_step_moves_the_actor_once_down_the_loss_that_it_shows(step):
+    """The loss is of the temperature after its step; Adam's first step has the length of the learning rate."""
+    cql, twin = (tiny("cql", actor_lr=1e-3, critic_lr=1.0) for _ in range(2))
+    batch = make_batch()
+    before, metrics = weights(cql.actor), getattr(cql, step)(batch)
+    drawn = twin.actor(batch.observations).rsample(twin.generator)
+    twin.update_temperature(drawn)
+    loss = twin.warm_up_loss if step == "warm_up" else twin.actor_loss
+    assert torch.equal(metrics["loss_actor"], loss(batch, drawn)[0].detach())
+    longest = max((new - old).abs().max().item() for new, old in zip(weights(cql.actor), before, strict=True))
+    assert longest == pytest.approx(1e-3, rel=0.5)
 
 
 # The multiplier
@@ -396,13 +235,6 @@ def test_a_learner_with_a_threshold_goes_on_to_the_bit_when_restored():
 # Where gradients go
 
 
-def with_gradient(cql: CQL) -> set[str]:
-    parts = {"pi": cql.pi, "critics": cql.critics, "target critics": cql.target_critics}
-    found = {name for name, part in parts.items() if any(p.grad is not None for p in part.parameters())}
-    scalars = {"alpha": cql.log_alpha, "multiplier": cql.log_multiplier}
-    return found | {name for name, scalar in scalars.items() if scalar is not None and scalar.grad is not None}
-
-
 @pytest.mark.parametrize("threshold", [None, 5.0])
 def test_the_critics_loss_reaches_the_critics_alone(threshold):
     cql = changed_cql(lagrange_threshold=threshold)
@@ -411,13 +243,19 @@ def test_the_critics_loss_reaches_the_critics_alone(threshold):
     assert all(p.grad.abs().sum() > 0 for p in cql.critics.parameters())
 
 
-@pytest.mark.parametrize("cloning_steps", [0, 5])
-def test_the_actors_loss_reaches_the_actor_alone(cloning_steps):
-    cql, batch = changed_cql(cloning_steps=cloning_steps), make_batch()
-    cql.updates = 1
-    cql.find_slope(batch, cql.pi(batch.observations).draw(cql.generator))
-    assert with_gradient(cql) == {"pi"}
-    assert all(p.grad.abs().sum() > 0 for p in cql.pi.parameters())
+@pytest.mark.parametrize("threshold", [None, 5.0])
+def test_the_critics_step_reaches_the_critics_and_the_multiplier(threshold):
+    cql = changed_cql(lagrange_threshold=threshold)
+    cql.update_critics(make_batch())
+    assert with_gradient(cql) == {"critics"} | (set() if threshold is None else {"log_multiplier"})
+
+
+@pytest.mark.parametrize("loss", ["actor_loss", "warm_up_loss"])
+def test_the_actors_loss_reaches_the_actor_alone(loss):
+    cql, batch = changed_cql(), make_batch()
+    getattr(cql, loss)(batch, cql.actor(batch.observations).rsample(cql.generator))[0].backward()
+    assert with_gradient(cql) == {"actor"}
+    assert all(p.grad.abs().sum() > 0 for p in cql.actor.parameters())
 
 
 def test_the_gap_lowers_the_values_of_actions_beside_those_of_the_data():
@@ -425,7 +263,7 @@ def test_the_gap_lowers_the_values_of_actions_beside_those_of_the_data():
     random = torch.rand(12, 50, ACTIONS, generator=torch.Generator().manual_seed(0)) * 2 - 1
     margins = []
     for weight in (0.0, 5.0):
-        cql = tiny("cql", conservative_weight=weight, critic_lr=3e-3, hidden=(32, 32))
+        cql = tiny("cql", conservative_weight=weight, critic_lr=3e-3, hidden_dims=(32, 32))
         for _ in range(200):
             cql.update(batch)
         with torch.no_grad():
@@ -446,11 +284,12 @@ def test_the_gap_lowers_the_values_of_actions_beside_those_of_the_data():
 
 def test_the_defaults_are_what_the_authors_recommend():
     c = make_config(CQL, "paper", "hopper-medium-v2", {})
-    assert (c.hidden, c.batch_size, c.gamma, c.tau) == ((256, 256, 256), 256, 0.99, 5e-3)
+    assert (c.hidden_dims, c.batch_size, c.gamma, c.tau) == ((256, 256, 256), 256, 0.99, 5e-3)
     assert (c.actor_lr, c.alpha_lr, c.critic_lr) == (1e-4, 1e-4, 3e-4)
     assert (c.log_std_min, c.log_std_max, c.initial_alpha, c.alpha_first) == (-5.0, 2.0, 1.0, True)
-    assert (c.conservative_weight, c.num_actions, c.lagrange_threshold, c.cloning_steps) == (5.0, 10, None, 40_000)
-    assert (c.normalize_observations, c.return_mix) == (False, 0)
+    assert (c.conservative_weight, c.num_actions, c.lagrange_threshold) == (5.0, 10, None)
+    assert c.extras == AnchoredExtras(bc_warmup_steps=40_000)
+    assert not c.normalize_observations
     learner = CQL(c, OBSERVATIONS, ACTIONS)
     assert [w.shape[1:] for w in learner.critics.weights] == [(5, 256), (256, 256), (256, 256), (256, 1)]
     assert learner.log_multiplier is None
@@ -460,10 +299,12 @@ def test_presets():
     lagrange = make_config(CQL, "lagrange", "", {})
     assert lagrange == CQL.Config(conservative_weight=1.0, lagrange_threshold=5.0)
     simple = make_config(CQL, "simple", "", {})
-    assert (simple.hidden, simple.actor_lr, simple.alpha_lr, simple.cloning_steps) == ((256, 256), 3e-4, 3e-4, 0)
+    assert (simple.hidden_dims, simple.actor_lr, simple.alpha_lr) == ((256, 256), 3e-4, 3e-4)
+    assert simple.extras == AnchoredExtras()
     assert (simple.log_std_min, simple.alpha_first, simple.conservative_weight) == (-20.0, False, 5.0)
     small = make_config(CQL, "small", "", {})
     assert {name: getattr(small, name) for name in SAC.PRESETS["small"]} == SAC.PRESETS["small"]
+    assert small.extras == AnchoredExtras()
 
 
 @pytest.mark.parametrize(
@@ -473,7 +314,6 @@ def test_presets():
         {"conservative_weight": -0.1},
         {"lagrange_threshold": -1.0},
         {"lagrange_threshold": math.nan},
-        {"cloning_steps": -1},
         {"log_std_min": 3.0},
     ],
     ids=str,

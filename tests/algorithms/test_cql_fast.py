@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, tiny
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from mildly.algorithms.config import make_config
 from mildly.algorithms.cql import CQL, systematic_draws
 from mildly.errors import MildlyError
 
 
 def learner_of(**fields: Any) -> CQL:
     """A learner with values that differ enough for the weights to differ, too."""
-    learner: CQL = tiny("cql", seed=3, gamma=0.9, cloning_steps=0, num_actions=3, **fields)
+    learner: CQL = tiny("cql", seed=3, gamma=0.9, num_actions=3, **fields)
     learner.critics.weights[-1].data.mul_(8)
     return learner
 
@@ -99,4 +99,4 @@ def test_a_count_of_none_is_an_error():
 
 
 def test_the_preset_fast_takes_four():
-    assert CQL.Config(**CQL.PRESETS["fast"]).gradient_actions == 4
+    assert make_config(CQL, "fast", "", {}) == CQL.Config(gradient_actions=4)

@@ -10,33 +10,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
+from learners import changed_mcq, with_gradient
 
-from mildly import mcb
 from mildly.algorithms.mcq import MCQ
-from mildly.data.replay import Batch
+from mildly.data.batches import Batch
 
 ROWS, N = 5, 4
-
-
-def changed_mcq(**fields: Any) -> MCQ:
-    """A learner whose targets, temperature and spread of actions are not as they were built."""
-    mcq = tiny("mcq", seed=4, gamma=0.9, num_actions=N, **fields)
-    mcq.log_alpha.data.fill_(-0.4)
-    random = torch.Generator().manual_seed(8)
-    for part in (mcq.target_critics, mcq.critics, mcq.behavior.decoder):
-        for parameter in part.parameters():
-            parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
-    return mcq
 
 
 def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
     """The paper's Eq. 11 to 13 in loops over single numbers, on the draws the learner is about to make."""
     c, sets = mcq.config, 2 if mcq.config.independent_samples else 1
-    m = N if c.ood_actions is None else c.ood_actions
-    actor, decoder = Layers.of(mcq.pi.net), Layers.of(mcq.behavior.decoder)
+    m, clip = N if c.ood_actions is None else c.ood_actions, c.behavior.latent_clip
+    actor, decoder = Layers.of(mcq.actor.net), Layers.of(mcq.behavior.model.decoder)
     critics = [Layers.of_critic(mcq.critics, j) for j in range(2)]
     targets = [Layers.of_critic(mcq.target_critics, j) for j in range(2)]
-    following = torch.randn(ROWS, ACTIONS, generator=replay(mcq.generator)).numpy()
+    next_noise = torch.randn(ROWS, ACTIONS, generator=replay(mcq.generator)).numpy()
     random = replay(mcq.ood_generator)
     latents = [torch.randn(2 * ROWS, N, 2 * ACTIONS, generator=random).numpy() for _ in range(sets)]
     noises = [torch.randn(2 * ROWS, m, ACTIONS, generator=random).numpy() for _ in range(sets)]
@@ -45,7 +34,7 @@ def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
     td = [0.0, 0.0]
     for i in range(ROWS):
         s_next = batch.next_observations[i]
-        action, log_prob = slow_draw(actor, s_next, following[i], c.log_std_min, c.log_std_max)
+        action, log_prob = slow_draw(actor, s_next, next_noise[i], c.log_std_min, c.log_std_max)
         soft = min(target(s_next, action)[0] for target in targets) - alpha * log_prob
         y = batch.rewards[i].item() + (0.0 if batch.terminated[i] else c.gamma * soft)
         for j in range(2):
@@ -54,8 +43,7 @@ def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
     judges, pseudo, distances, values = targets if c.pseudo_critics == "target" else critics, [], [], []
     for i, s in enumerate([*batch.observations, *batch.next_observations]):
         behavior = [
-            [np.tanh(decoder(s, np.clip(latents[k][i, n], -c.latent_clip, c.latent_clip))) for n in range(N)]
-            for k in range(sets)
+            [np.tanh(decoder(s, np.clip(latents[k][i, n], -clip, clip))) for n in range(N)] for k in range(sets)
         ]
         policy = [
             [slow_draw(actor, s, noises[k][i, n], c.log_std_min, c.log_std_max)[0] for n in range(m)]
@@ -91,7 +79,7 @@ OPTIONS = [
     {"delta": 0.2, "one_sided": True, "ood_distance_min": 0.6},
     {"independent_samples": True},
     {"independent_samples": True, "delta": 0.2, "one_sided": True, "ood_distance_min": 0.6, "pseudo_floor": 0.0},
-    {"latent_clip": 0.1, "log_std_min": -0.1, "log_std_max": 0.1},
+    {"behavior.latent_clip": 0.1, "log_std_min": -0.1, "log_std_max": 0.1},
     {"ood_weight": 0.4},
     {"ood_weight": 3.0, "lam": 1.0},  # takes the place of lam
     {"ood_actions": 1},
@@ -107,13 +95,13 @@ OPTIONS = [
 def test_critic_loss_equals_the_papers_equations_in_a_slow_loop(fields):
     mcq, batch = changed_mcq(**fields), make_batch(ROWS)
     expected = slow_critic_loss(mcq, batch)
-    loss, metrics = mcq.critic_loss(batch)
-    assert loss.item() == pytest.approx(expected["loss"], rel=1e-4)
+    metrics = mcq.update_critics(batch)
+    assert metrics["loss_critic"].item() == pytest.approx(expected["loss"], rel=1e-4)
     assert metrics["loss_td"].item() == pytest.approx(expected["td"], rel=1e-4)
     assert metrics["loss_ood"].item() == pytest.approx(expected["ood"], rel=1e-4)
     assert metrics["pseudo_target"].item() == pytest.approx(expected["pseudo"], rel=1e-4)
     if "ood_distance_min" in fields:
-        assert 0 < expected["counted"] < 2 * 2 * ROWS * mcq.config.ood_count
+        assert 0 < expected["counted"] < 2 * 2 * ROWS * fields.get("ood_actions", N)
 
 
 def test_every_option_changes_the_loss():
@@ -126,7 +114,7 @@ def test_pseudo_target_uses_the_online_critics_not_their_targets():
     state = mcq.ood_generator.get_state()
     before = mcq.ood_loss(batch)[1]["pseudo_target"]
     for parameter in mcq.target_critics.parameters():
-        parameter.add_(1.0)
+        parameter.data.add_(1.0)
     mcq.ood_generator.set_state(state)
     assert torch.equal(before, mcq.ood_loss(batch)[1]["pseudo_target"])
     for parameter in mcq.critics.parameters():
@@ -138,54 +126,14 @@ def test_pseudo_target_uses_the_online_critics_not_their_targets():
 @pytest.mark.parametrize("lam", [0.3, 0.9])
 def test_a_weight_of_the_ood_term_of_its_own_is_lams_loss_on_another_scale(lam):
     with_lam, with_weight = changed_mcq(lam=lam), changed_mcq(ood_weight=(1 - lam) / lam)
-    losses = [learner.critic_loss(make_batch(ROWS))[0].item() for learner in (with_lam, with_weight)]
+    losses = [learner.update_critics(make_batch(ROWS))["loss_critic"].item() for learner in (with_lam, with_weight)]
     assert losses[0] == pytest.approx(lam * losses[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("steep", [False, True])
-def test_a_lam_that_finds_itself_gives_way_where_ood_values_differ_more_from_their_targets_than_the_datas(steep):
-    """By hand, in units of the data's own differences; the loss is weighed with the new lam."""
-    mcq, batch = changed_mcq(lam="auto"), make_batch(ROWS)
-    if steep:  # the policy takes actions, here those at the upper bound, that the critics think much better than all
-        mcq.policy_actions = lambda states, n, generator: torch.ones(len(states), n, ACTIONS)
-        for critics in (mcq.critics, mcq.target_critics):
-            critics.weights[0].data[:, -ACTIONS:] = 0.3
-            for weight in critics.weights[1:]:
-                weight.data.abs_()
-            critics.biases[0].data.fill_(3.0)
-    assert mcq.lam.item() == pytest.approx(0.7)
-    state = mcq.ood_generator.get_state()
-    loss, metrics = mcq.critic_loss(batch)
-    mcq.ood_generator.set_state(state)
-    drawn = mcq.behavior_actions(torch.cat([batch.observations, batch.next_observations]), batch.rows)
-    target = mcb.pseudo_target(mcq.critics, batch.observations, drawn[:ROWS])
-    pairs = zip(mcq.critics(batch.observations, batch.actions).flatten().tolist(), [*target, *target], strict=True)
-    data_gap = math.sqrt(np.mean([(value - best.item()) ** 2 for value, best in pairs]))
-    assert metrics["data_gap"].item() == pytest.approx(data_gap, rel=1e-4)
-    ood_gap = math.sqrt(metrics["loss_ood"].item() / 2)  # the loss is a sum over two critics
-    assert metrics["ood_gap"].item() == pytest.approx(ood_gap, rel=1e-4)
-    expected = 0.7 + 2e-4 * min(1, max(-1, 1 - (ood_gap / data_gap) ** 2))
-    assert metrics["lam"].item() == pytest.approx(expected, rel=1e-6)
-    assert (metrics["lam"].item() < 0.7) == steep
-    weighed = metrics["lam"] * metrics["loss_td"] + (1 - metrics["lam"]) * metrics["loss_ood"]
-    assert loss.item() == pytest.approx(weighed.item(), rel=1e-5)
-    start, bound = (0.3000001, 0.3) if steep else (0.9899999, 0.99)
-    mcq.lam.fill_(start)
-    assert mcq.critic_loss(batch)[1]["lam"].item() == pytest.approx(bound, rel=1e-7)
-
-
-def test_what_a_one_sided_term_does_not_count_does_not_move_lam_either():
-    mcq, batch = changed_mcq(lam="auto", one_sided=True, pseudo_critics="target"), make_batch(ROWS)
-    mcq.target_critics.biases[-1].data.add_(100.0)  # all values lie below their targets
-    metrics = mcq.critic_loss(batch)[1]
-    assert metrics["ood_gap"].item() == 0
-    assert metrics["lam"].item() == pytest.approx(0.7 + 2e-4, rel=1e-6)
-
-
 def test_fewer_ood_actions_estimate_the_same_term_without_bias():
-    """A thousand draws of one action a state, and one of many thousands, about the same pseudo targets."""
+    """A thousand draws of one action per state, and one of many thousands, about the same pseudo targets."""
     batch = make_batch(ROWS)
-    one, many = (changed_mcq(ood_actions=count, latent_clip=1e-6) for count in (1, 20_000))
+    one, many = (changed_mcq(ood_actions=count, **{"behavior.latent_clip": 1e-6}) for count in (1, 20_000))
     draws = np.array([one.ood_loss(batch)[0].item() for _ in range(1000)])
     term, metrics = many.ood_loss(batch)
     assert metrics["pseudo_target"].item() == pytest.approx(one.ood_loss(batch)[1]["pseudo_target"].item(), abs=1e-4)
@@ -225,12 +173,6 @@ def test_draws_carry_no_gradient():
 # Where gradients go
 
 
-def with_gradient(mcq: MCQ) -> set[str]:
-    parts = {"pi": mcq.pi, "critics": mcq.critics, "targets": mcq.target_critics, "behavior": mcq.behavior}
-    found = {name for name, part in parts.items() if any(p.grad is not None for p in part.parameters())}
-    return found | ({"alpha"} if mcq.log_alpha.grad is not None else set())
-
-
 @pytest.mark.parametrize("independent", [False, True])
 def test_ood_loss_gives_a_gradient_to_the_critics_alone(independent):
     mcq = changed_mcq(independent_samples=independent, ood_distance_min=0.01)
@@ -239,32 +181,32 @@ def test_ood_loss_gives_a_gradient_to_the_critics_alone(independent):
     assert all(p.grad.abs().sum() > 0 for p in mcq.critics.parameters())
 
 
-def test_critic_loss_gives_a_gradient_to_the_critics_alone():
+def test_the_critics_step_gives_a_gradient_to_the_critics_alone():
     mcq = changed_mcq()
-    mcq.critic_loss(make_batch())[0].backward()
+    mcq.update_critics(make_batch())
     assert with_gradient(mcq) == {"critics"}
 
 
 def test_actor_loss_gives_a_gradient_to_the_actor_alone():
     mcq, batch = changed_mcq(), make_batch()
-    mcq.actor_loss(batch, mcq.pi(batch.observations).draw(mcq.generator))[0].backward()
-    assert with_gradient(mcq) == {"pi"}
+    mcq.actor_loss(batch, mcq.actor(batch.observations).rsample(mcq.generator))[0].backward()
+    assert with_gradient(mcq) == {"actor"}
 
 
-def test_behavior_loss_gives_a_gradient_to_the_behavior_model_alone():
+def test_the_behavior_models_step_gives_a_gradient_to_the_behavior_model_alone():
     mcq, batch = changed_mcq(), make_batch()
-    mcq.behavior.loss(batch.observations, batch.actions, mcq.ood_generator).backward()
-    assert with_gradient(mcq) == {"behavior"}
+    mcq.behavior.update(batch)
+    assert with_gradient(mcq) == {"behavior.model"}
 
 
 def test_each_part_of_a_step_changes_its_own_weights_only():
     mcq, batch = changed_mcq(), make_batch()
-    parts = {"pi": mcq.pi, "critics": mcq.critics, "targets": mcq.target_critics, "behavior": mcq.behavior}
-    drawn = mcq.pi(batch.observations).draw(mcq.generator)
+    parts = {"actor": mcq.actor, "critics": mcq.critics, "targets": mcq.target_critics, "behavior": mcq.behavior.model}
+    drawn = mcq.actor(batch.observations).rsample(mcq.generator)
     for step, own in (
-        (lambda: mcq.update_behavior(batch), "behavior"),
+        (lambda: mcq.behavior.update(batch), "behavior"),
         (lambda: mcq.update_critics(batch), "critics"),
-        (lambda: mcq.update_actor(batch, drawn), "pi"),
+        (lambda: mcq.update_actor(batch, drawn), "actor"),
     ):
         before, alpha = {name: weights(part) for name, part in parts.items()}, mcq.log_alpha.item()
         step()
@@ -273,33 +215,37 @@ def test_each_part_of_a_step_changes_its_own_weights_only():
 
 
 def test_the_gradient_of_the_critics_is_the_weighted_sum_of_both_terms():
-    def gradient(of) -> list[torch.Tensor]:
-        mcq = changed_mcq(lam=0.3)
-        return list(torch.autograd.grad(of(mcq), list(mcq.critics.parameters())))
-
     batch = make_batch()
-    both = gradient(lambda mcq: mcq.critic_loss(batch)[0])
-    td = gradient(lambda mcq: mcq.td_loss(batch)[0])
-    ood = gradient(lambda mcq: mcq.ood_loss(batch)[0])
+
+    def gradient_of_the_step(**fields: Any) -> list[torch.Tensor]:
+        mcq = changed_mcq(**fields)
+        mcq.update_critics(batch)
+        return [parameter.grad for parameter in mcq.critics.parameters()]
+
+    both, td = gradient_of_the_step(lam=0.3), gradient_of_the_step(lam=1.0)
+    mcq = changed_mcq(lam=0.3)
+    ood = torch.autograd.grad(mcq.ood_loss(batch)[0], list(mcq.critics.parameters()))
     for total, data_term, ood_term in zip(both, td, ood, strict=True):
         torch.testing.assert_close(total, 0.3 * data_term + 0.7 * ood_term, atol=1e-5, rtol=1e-4)
 
 
-def test_the_behavior_model_trains_in_its_first_steps_only_and_then_stands_still():
-    mcq = tiny("mcq", behavior_steps=3)
-    for step in range(6):
-        before = weights(mcq.behavior)
-        metrics = mcq.update(make_batch(seed=step))
-        assert same(before, weights(mcq.behavior)) == (step >= 3)
+def test_the_behavior_model_trains_in_its_own_steps_only_and_then_stands_still():
+    mcq = tiny("mcq", **{"behavior.steps": 3})
+    (phase,) = mcq.phases()
+    assert phase.steps == 3
+    for step, update in enumerate([phase.update] * 3 + [mcq.step] * 3):
+        before = weights(mcq.behavior.model)
+        metrics = update(make_batch(seed=step))
+        assert same(before, weights(mcq.behavior.model)) == (step >= 3)
         assert ("loss_behavior" in metrics) == (step < 3)
-        assert "loss_ood" in metrics
+        assert ("loss_ood" in metrics) == (step >= 3)
 
 
 # lam = 1 is SAC
 
 
 def sac_state(learner: Any) -> dict[str, torch.Tensor]:
-    return {k: v for k, v in learner.state_dict().items() if not k.startswith(("behavior", "ood_"))}
+    return {k: v for k, v in learner.state_dict().items() if not k.startswith(("behavior.", "ood_generator"))}
 
 
 @pytest.mark.parametrize("alpha_first", [True, False])
@@ -329,8 +275,8 @@ def test_values_of_actions_beyond_the_data_stay_at_the_best_of_the_data_where_sa
     states, ends = torch.ones(64, OBSERVATIONS), torch.ones(64)
     batch = Batch(states, actions, 3 * actions.mean(dim=-1), states, ends)
     beyond = {}
-    for name, fields in {"sac": {}, "mcq": {"lam": 0.5, "behavior_lr": 3e-3}}.items():
-        learner = tiny(name, critic_lr=3e-3, actor_lr=3e-3, alpha_lr=3e-3, hidden=(32, 32), **fields)
+    for name, fields in {"sac": {}, "mcq": {"lam": 0.5, "behavior.lr": 3e-3}}.items():
+        learner = tiny(name, critic_lr=3e-3, actor_lr=3e-3, alpha_lr=3e-3, hidden_dims=(32, 32), **fields)
         for _ in range(250):
             metrics = learner.update(batch)
         beyond[name] = learner.critics(torch.ones(1, OBSERVATIONS), torch.full((1, ACTIONS), 0.8)).mean().item()
@@ -339,6 +285,6 @@ def test_values_of_actions_beyond_the_data_stay_at_the_best_of_the_data_where_sa
 
 
 def test_the_behavior_model_learns_within_the_update():
-    mcq, batch = tiny("mcq", behavior_lr=0.01), make_batch()
+    mcq, batch = tiny("mcq", **{"behavior.lr": 0.01}), make_batch()
     losses = [mcq.update(batch)["loss_behavior"].item() for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])

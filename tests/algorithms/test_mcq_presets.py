@@ -10,11 +10,13 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, make_batch, tiny, weights
 
-from mildly.algorithms.base import make_config
-from mildly.algorithms.mcq import MCQ
+from mildly.algorithms.config import build_config, flatten, make_config
+from mildly.algorithms.extras import AnchoredExtras
+from mildly.algorithms.mcq import MCQ, MildConfig
 from mildly.algorithms.mcq_td3 import MCQTD3
-from mildly.algorithms.mild import MildConfig
+from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
+from mildly.behavior import BehaviorConfig
 from mildly.errors import MildlyError
 
 
@@ -24,7 +26,10 @@ def test_lam_outside_its_range_is_an_error_that_names_it(lam):
         MCQ.Config(lam=lam)
 
 
-@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+both_kinds = pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+
+
+@both_kinds
 @pytest.mark.parametrize(
     "fields",
     [
@@ -33,23 +38,10 @@ def test_lam_outside_its_range_is_an_error_that_names_it(lam):
         {"ood_weight": 0.0},
         {"delta": -1.0},
         {"delta_scale": -0.1},
-        {"kl_weight": -1.0},
-        {"behavior": "oracle"},
-        {"behavior_hidden": (0,)},
-        {"behavior_lr": 0.0},
-        {"behavior_steps": 0},
-        {"refresh_every": 0},
-        {"cache_megabytes": 0.0},
-        {"latent_size": 0},
-        {"latent_clip": 0.0},
-        {"encoder_log_std_min": 15.0},
         {"pseudo_reduction": "max"},
         {"pseudo_critics": "both"},
         {"ood_distance_min": -0.1},
         {"gamma": 1.0},
-        {"return_mix": 1.1},
-        {"cloning_steps": -1},
-        {"cloning_weight": -0.1},
     ],
     ids=str,
 )
@@ -60,34 +52,69 @@ def test_a_field_out_of_range_is_an_error_that_names_it(kind, fields):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "oracle"},
+        {"hidden_dims": (0,)},
+        {"lr": 0.0},
+        {"steps": 0},
+        {"refresh_every": 0},
+        {"cache_megabytes": 0.0},
+        {"latent_size": 0},
+        {"latent_clip": 0.0},
+        {"kl_weight": -1.0},
+        {"log_std_min": 15.0},
+    ],
+    ids=str,
+)
+def test_a_field_of_the_behavior_model_out_of_range_is_an_error_that_names_it_with_its_group(fields):
+    (name,) = fields
+    with pytest.raises(MildlyError, match=rf"^behavior\.{name} must be .*, got {re.escape(str(fields[name]))}\.$"):
+        BehaviorConfig(**fields)
+
+
+@both_kinds
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cache_actions": True}, "behavior_steps must be given where actions are kept"),
+        ({"behavior.cache": True}, "behavior.steps must be given where actions are kept"),
+        ({"behavior.steps": 3, "behavior.refresh_every": 2}, "behavior.refresh_every must be None where no actions"),
         ({"ood_distance_min": 0.1, "ood_actions": 11}, "ood_actions must be at most num_actions with a mask, got 11"),
+        (
+            {"behavior.steps": 3, "behavior.cache": True, "independent_samples": True},
+            "independent_samples must be False where actions are kept",
+        ),
     ],
+    ids=str,
 )
-def test_fields_that_do_not_go_together_are_told(fields, message):
-    with pytest.raises(MildlyError, match=f"^{message}"):
-        MCQ.Config(**fields)
+def test_fields_that_do_not_go_together_are_told(kind, fields, message):
+    with pytest.raises(MildlyError, match=f"^{re.escape(message)}"):
+        build_config(kind, fields)
 
 
 def test_the_config_reaches_the_behavior_model():
-    mcq = tiny("mcq", latent_size=3, latent_clip=None, encoder_log_std_min=-1.0, encoder_log_std_max=1.0)
-    assert (mcq.behavior.latent_size, mcq.behavior.latent_clip) == (3, None)
-    assert mcq.behavior.log_std_range == (-1.0, 1.0)
+    fields = {"latent_size": 3, "latent_clip": None, "log_std_min": -1.0, "log_std_max": 1.0, "kl_weight": 0.3}
+    mcq = tiny("mcq", behavior={**fields, "lr": 0.07})
+    model = mcq.behavior.model
+    assert (model.latent_size, model.latent_clip, model.kl_weight) == (3, None, 0.3)
+    assert model.log_std_range == (-1.0, 1.0)
+    assert mcq.behavior.optimizer.param_groups[0]["lr"] == 0.07
 
 
 def test_the_defaults_are_the_papers():
     c = MCQ.Config()
-    assert (c.hidden, c.batch_size, c.num_actions) == ((400, 400), 256, 10)
+    assert (c.hidden_dims, c.batch_size, c.num_actions) == ((400, 400), 256, 10)
     assert (c.actor_lr, c.critic_lr, c.alpha_lr) == (3e-4, 3e-4, 3e-4)
     mcq = MCQ(c, OBSERVATIONS, ACTIONS)
-    assert [len(layer.bias) for layer in mcq.behavior.decoder[::2]] == [750, 750, ACTIONS]
-    assert mcq.behavior_optimizer.param_groups[0]["lr"] == 1e-3
+    assert [len(layer.bias) for layer in mcq.behavior.model.decoder[::2]] == [750, 750, ACTIONS]
+    assert mcq.behavior.optimizer.param_groups[0]["lr"] == 1e-3
     assert (c.gamma, c.tau, c.log_std_min, c.log_std_max) == (0.99, 5e-3, -20.0, 2.0)
     assert (c.delta, c.one_sided, c.ood_distance_min, c.pseudo_floor) == (0.0, False, None, None)
     assert (c.pseudo_reduction, c.independent_samples, c.normalize_observations) == ("min", False, False)
-    assert (c.latent_size, c.latent_clip, c.encoder_log_std_min, c.encoder_log_std_max) == (None, 0.5, -4.0, 15.0)
+    b = c.behavior
+    assert (b.model, b.steps, b.cache, b.kl_weight) == ("cvae", None, False, 1.0)
+    assert (b.latent_size, b.latent_clip, b.log_std_min, b.log_std_max) == (None, 0.5, -4.0, 15.0)
+    assert c.extras == AnchoredExtras()
 
 
 LAM = {
@@ -159,12 +186,12 @@ def test_the_official_preset_is_what_the_authors_code_does_on_every_set():
         config = make_config(MCQ, "official", name, {})
         expected = {
             "lam": lam,
-            "hidden": (400, 400, 400),
+            "hidden_dims": (400, 400, 400),
             "log_std_min": -5.0,
             "log_std_max": 2.0,
-            "latent_clip": 0.5,
-            "encoder_log_std_min": -4.0,
-            "encoder_log_std_max": 15.0,
+            "behavior.latent_clip": 0.5,
+            "behavior.log_std_min": -4.0,
+            "behavior.log_std_max": 15.0,
             "pseudo_floor": 0.0,
             "independent_samples": True,
             "delta": 5.0 if name in STRICT else 0.0,
@@ -173,8 +200,9 @@ def test_the_official_preset_is_what_the_authors_code_does_on_every_set():
             "alpha_first": True,
             "normalize_observations": False,
         }
-        assert {field: getattr(config, field) for field in expected} == expected, name
-        assert config == MCQ.Config(**expected), name
+        flat = flatten(config)
+        assert {field: flat[field] for field in expected} == expected, name
+        assert config == build_config(MCQ, expected), name
 
 
 @pytest.mark.parametrize("dataset", ["hopper-medium-v2", "maze2d-umaze-v1", "pen-human-v0"])
@@ -182,12 +210,13 @@ def test_a_step_of_the_official_preset_runs(dataset):
     config = make_config(MCQ, "official", dataset, {"batch_size": 4})
     mcq = MCQ(config, OBSERVATIONS, ACTIONS, seed=0)
     assert [w.shape for w in mcq.critics.weights] == [(2, 5, 400), (2, 400, 400), (2, 400, 400), (2, 400, 1)]
-    assert sum(isinstance(layer, torch.nn.Linear) for layer in mcq.pi.net) == 4
-    before = weights(mcq.pi, mcq.critics, mcq.behavior)
+    assert sum(isinstance(layer, torch.nn.Linear) for layer in mcq.actor.net) == 4
+    before = weights(mcq.actor, mcq.critics, mcq.behavior.model)
     metrics = mcq.update(make_batch(4))
     assert all(torch.isfinite(value) for value in metrics.values())
     assert metrics["pseudo_target"] >= 0
-    assert not any(torch.equal(a, b) for a, b in zip(before, weights(mcq.pi, mcq.critics, mcq.behavior), strict=True))
+    after = weights(mcq.actor, mcq.critics, mcq.behavior.model)
+    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 # Deterministic MCQ
@@ -196,7 +225,7 @@ def test_a_step_of_the_official_preset_runs(dataset):
 def test_lam_of_deterministic_mcq_is_mcqs_but_on_one_set():
     for name, lam in (LAM | {"hopper-medium-expert-v2": 0.4}).items():
         for preset in MCQTD3.PRESETS:
-            assert make_config(MCQTD3, preset, name, {}) == MCQTD3.Config(**{"lam": lam, **MCQTD3.PRESETS[preset]})
+            assert make_config(MCQTD3, preset, name, {}) == build_config(MCQTD3, {"lam": lam, **MCQTD3.PRESETS[preset]})
     assert MCQTD3.for_dataset("hopper-medium-expert-recollected", "paper") == {"lam": 0.4}
     assert MCQTD3.for_dataset("some set of mine", "paper") == {}
     assert make_config(MCQTD3, "paper", "hopper-medium-expert-v2", {"lam": 0.8}).lam == 0.8
@@ -215,25 +244,58 @@ def test_the_papers_deterministic_mcq_has_mcqs_sizes_and_rates_and_neither_noise
 
 
 def test_noise_and_delay_of_td3_come_back_when_asked_for():
-    own = {"policy_noise": 0.2, "policy_delay": 2, "hidden": (256, 256)}
+    own = {"policy_noise": 0.2, "policy_delay": 2, "hidden_dims": (256, 256)}
     c = make_config(MCQTD3, "paper", "", own)
     for field in dataclasses.fields(TD3.Config):
         assert getattr(c, field.name) == getattr(TD3.Config(), field.name), field.name
 
 
-@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+@both_kinds
 def test_the_fast_preset_is_the_papers_but_for_what_makes_it_fast(kind):
-    changed = {"ood_actions", "behavior_steps", "cache_actions", "level_start"}
-    paper, fast = (
-        dataclasses.asdict(make_config(kind, preset, "hopper-medium-v2", {})) for preset in ("paper", "fast")
-    )
+    changed = {"ood_actions", "behavior.steps", "behavior.cache", "extras.level_start"}
+    paper, fast = (flatten(make_config(kind, preset, "hopper-medium-v2", {})) for preset in ("paper", "fast"))
     assert {name for name in paper if paper[name] != fast[name]} == changed
     assert fast["ood_actions"] == 1
 
 
-@pytest.mark.parametrize("kind", [MCQ, MCQTD3])
+@both_kinds
 def test_a_preset_with_a_lam_of_its_own_keeps_it_on_every_set(kind):
     for name in LAM:
-        assert make_config(kind, "robust", name, {}) == kind.Config(**kind.PRESETS["robust"])
+        assert make_config(kind, "robust", name, {}) == build_config(kind, kind.PRESETS["robust"])
         assert make_config(kind, "robust", name, {"lam": 0.6}).lam == 0.6
     assert kind.PRESETS["robust"]["lam"] == "auto"
+
+
+@both_kinds
+def test_lists_of_the_table_of_presets_are_tuples_in_a_config(kind):
+    robust = make_config(kind, "robust", "", {})
+    assert robust.hidden_dims == robust.behavior.hidden_dims == (128, 128)
+    small = make_config(kind, "small", "", {})
+    assert small.hidden_dims == small.behavior.hidden_dims == (128, 128)
+
+
+@both_kinds
+def test_the_small_preset_is_that_of_the_method_with_a_small_behavior_model(kind):
+    method = kind.__mro__[2]
+    assert method in (SAC, TD3)
+    small = build_config(kind, {**method.PRESETS["small"], "behavior.hidden_dims": (128, 128)})
+    assert make_config(kind, "small", "", {}) == small
+
+
+@both_kinds
+def test_the_robust_preset_is_fast_and_small_with_all_that_keeps_it_from_falling(kind):
+    fast, small = kind.PRESETS["fast"], kind.PRESETS["small"]
+    own = {
+        "lam": "auto",
+        "num_actions": 5,
+        "normalize_observations": True,
+        "layer_norm": True,
+        "behavior.model": "flow",
+        "behavior.steps": 2000,
+        "extras.return_mix": 0.1,
+        "extras.bc_warmup_steps": 6000,
+        "extras.bc_weight": 0.4 if kind is MCQ else 4.0,
+        "extras.policy_ema": 0.001,
+    }
+    alpha = {"initial_alpha": 0.01, "alpha_lr": 0.0} if kind is MCQ else {}
+    assert make_config(kind, "robust", "", {}) == build_config(kind, {**small, **fast, **own, **alpha})

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, tiny, weights
+from learners import with_gradient
 
 from mildly.algorithms.mcq_td3 import MCQTD3
-from mildly.data.replay import Batch
+from mildly.data.batches import Batch
 
 ROWS, N = 5, 4
 
@@ -19,7 +20,7 @@ def changed(**fields: Any) -> MCQTD3:
     """A learner whose targets and critics are not as they were built."""
     learner = tiny("mcq-td3", seed=4, gamma=0.9, num_actions=N, **fields)
     random = torch.Generator().manual_seed(8)
-    for part in (learner.target_critics, learner.target_pi, learner.critics, learner.behavior.decoder):
+    for part in (learner.target_critics, learner.target_actor, learner.critics, learner.behavior.model.decoder):
         for parameter in part.parameters():
             parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
     return learner
@@ -27,7 +28,7 @@ def changed(**fields: Any) -> MCQTD3:
 
 def slow_pseudo_targets(learner: MCQTD3, batch: Batch) -> tuple[list[float], list[np.ndarray]]:
     """y'(s_in) for s_in in {s, s'}, one number at a time, and the first behavior action of each state."""
-    c, decoder = learner.config, Layers.of(learner.behavior.decoder)
+    c, decoder = learner.config, Layers.of(learner.behavior.model.decoder)
     critics = [Layers.of_critic(learner.critics, j) for j in range(2)]
     sets, rows = 2 if c.independent_samples else 1, len(batch.rewards)
     random = replay(learner.ood_generator)
@@ -44,7 +45,7 @@ def slow_pseudo_targets(learner: MCQTD3, batch: Batch) -> tuple[list[float], lis
 def slow_critic_loss(learner: MCQTD3, batch: Batch) -> dict[str, float]:
     """The appendix's equations of the critics' loss in loops over single numbers."""
     c, rows = learner.config, len(batch.rewards)
-    actor, target_actor = Layers.of(learner.pi.net), Layers.of(learner.target_pi.net)
+    actor, target_actor = Layers.of(learner.actor.net), Layers.of(learner.target_actor.net)
     critics = [Layers.of_critic(learner.critics, j) for j in range(2)]
     targets = [Layers.of_critic(learner.target_critics, j) for j in range(2)]
     noise = np.zeros((rows, ACTIONS))
@@ -86,8 +87,8 @@ OPTIONS = [
 def test_critic_loss_equals_the_appendixs_equations_in_a_slow_loop(fields):
     learner, batch = changed(**fields), make_batch(ROWS)
     expected = slow_critic_loss(learner, batch)
-    loss, metrics = learner.critic_loss(batch)
-    assert loss.item() == pytest.approx(expected["loss"], rel=1e-4)
+    metrics = learner.update_critics(batch)
+    assert metrics["loss_critic"].item() == pytest.approx(expected["loss"], rel=1e-4)
     assert metrics["loss_td"].item() == pytest.approx(expected["td"], rel=1e-4)
     assert metrics["loss_ood"].item() == pytest.approx(expected["ood"], rel=1e-4)
     assert metrics["pseudo_target"].item() == pytest.approx(expected["pseudo"], rel=1e-4)
@@ -114,30 +115,30 @@ def test_the_ood_term_knows_one_action_a_state_however_many_are_asked_for(ood_ac
 def test_a_step_is_the_behavior_model_then_the_critics_then_the_actor_then_the_targets():
     learner = tiny("mcq-td3", seed=4, num_actions=N, lam=0.3, tau=0.2, critic_lr=0.05, actor_lr=0.05)
     batch, twin = make_batch(ROWS), tiny("mcq-td3", seed=4, num_actions=N, lam=0.3, critic_lr=0.05, actor_lr=0.05)
-    start = weights(twin.pi, twin.critics)
+    start = weights(twin.actor, twin.critics)
     metrics = learner.update(batch)
     # The pseudo target is made with the behavior model after its step, and with the critics before theirs.
-    twin.update_behavior(batch)
-    assert same(weights(twin.behavior), weights(learner.behavior))
+    twin.behavior.update(batch)
+    assert same(weights(twin.behavior.model), weights(learner.behavior.model))
     expected = slow_critic_loss(twin, batch)
     for name, key in {"loss_critic": "loss", "loss_ood": "ood", "pseudo_target": "pseudo"}.items():
         assert metrics[name].item() == pytest.approx(expected[key], rel=1e-4)
     # The OOD term's action is the actor's before its step; the actor then climbs the new critics.
     twin.update_critics(batch)
     assert same(weights(twin.critics), weights(learner.critics))
-    actor, first = Layers.of(twin.pi.net), Layers.of_critic(twin.critics, 0)
+    actor, first = Layers.of(twin.actor.net), Layers.of_critic(twin.critics, 0)
     values = [first(s, np.tanh(actor(s)))[0] for s in batch.observations]
     assert metrics["loss_actor"].item() == pytest.approx(-np.mean(values), abs=1e-5)
     twin.update_actor(batch)
-    assert same(weights(twin.pi), weights(learner.pi))
-    targets = weights(learner.target_pi, learner.target_critics)
-    for old, new, target in zip(start, weights(learner.pi, learner.critics), targets, strict=True):
+    assert same(weights(twin.actor), weights(learner.actor))
+    targets = weights(learner.target_actor, learner.target_critics)
+    for old, new, target in zip(start, weights(learner.actor, learner.critics), targets, strict=True):
         torch.testing.assert_close(target, 0.2 * new + 0.8 * old)
 
 
 def test_the_papers_step_moves_everything_and_draws_no_noise_for_the_target():
     learner = tiny("mcq-td3")
-    parts = (learner.pi, learner.critics, learner.behavior, learner.target_pi, learner.target_critics)
+    parts = (learner.actor, learner.critics, learner.behavior.model, learner.target_actor, learner.target_critics)
     noise = learner.generator.get_state()
     for step in range(3):
         before = [weights(part) for part in parts]
@@ -148,33 +149,50 @@ def test_the_papers_step_moves_everything_and_draws_no_noise_for_the_target():
 
 def test_noise_and_delay_of_td3_can_be_had_again():
     learner = tiny("mcq-td3", policy_noise=0.2, policy_delay=2)
-    noise, actor = learner.generator.get_state(), weights(learner.pi)
+    noise, actor = learner.generator.get_state(), weights(learner.actor)
     learner.update(make_batch())
     assert not torch.equal(learner.generator.get_state(), noise)
-    assert same(actor, weights(learner.pi))
+    assert same(actor, weights(learner.actor))
     learner.update(make_batch())
-    assert not same(actor, weights(learner.pi))
+    assert not same(actor, weights(learner.actor))
 
 
 # Where gradients go
-
-
-def with_gradient(learner: MCQTD3) -> set[str]:
-    names = ("pi", "critics", "target_pi", "target_critics", "behavior")
-    return {name for name in names if any(p.grad is not None for p in getattr(learner, name).parameters())}
 
 
 def test_each_loss_reaches_its_own_part_alone():
     batch = make_batch()
     for loss, part in (
         (lambda learner: learner.ood_loss(batch)[0], "critics"),
-        (lambda learner: learner.critic_loss(batch)[0], "critics"),
-        (lambda learner: learner.actor_loss(batch)[0], "pi"),
-        (lambda learner: learner.behavior.loss(batch.observations, batch.actions), "behavior"),
+        (lambda learner: learner.actor_loss(batch)[0], "actor"),
     ):
         learner = changed()
         loss(learner).backward()
         assert with_gradient(learner) == {part}
+
+
+def test_each_step_reaches_its_own_part_alone():
+    for step, part in (
+        (lambda learner: learner.update_critics(make_batch()), "critics"),
+        (lambda learner: learner.update_actor(make_batch()), "actor"),
+        (lambda learner: learner.behavior.update(make_batch()), "behavior.model"),
+    ):
+        learner = changed()
+        step(learner)
+        assert with_gradient(learner) == {part}
+
+
+def test_the_policys_action_is_one_a_state_without_gradient_or_chance():
+    learner, states = tiny("mcq-td3"), make_batch(5).observations
+    before = learner.generator.get_state(), learner.ood_generator.get_state()
+    actions = learner.policy_actions(states, 10)
+    assert actions.shape == (5, 1, ACTIONS)
+    assert not actions.requires_grad
+    assert torch.equal(learner.generator.get_state(), before[0])
+    assert torch.equal(learner.ood_generator.get_state(), before[1])
+    policy = learner.policy()
+    for deterministic in (True, False):
+        np.testing.assert_allclose(policy.act(states.numpy(), deterministic), actions[:, 0], atol=1e-6)
 
 
 # lam = 1 is TD3
@@ -192,7 +210,7 @@ def test_lam_of_one_is_td3_to_the_bit(fields):
         assert got.keys() == expected.keys()
         assert all(torch.equal(got[name], expected[name]) for name in got)
     state = td3.state_dict()
-    own = {k: v for k, v in mcq.state_dict().items() if not k.startswith(("behavior", "ood_"))}
+    own = {k: v for k, v in mcq.state_dict().items() if not k.startswith(("behavior.", "ood_generator"))}
     assert own.keys() == state.keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
     assert not same(weights(mild.critics), weights(td3.critics))
@@ -208,11 +226,11 @@ def test_values_of_actions_beyond_the_data_stay_at_the_best_of_the_data_where_td
     states, ends = torch.ones(64, OBSERVATIONS), torch.ones(64)
     batch = Batch(states, actions, 3 * actions.mean(dim=-1), states, ends)
     beyond = {}
-    for name, fields in {"td3": {}, "mcq-td3": {"lam": 0.5, "behavior_lr": 3e-3}}.items():
-        learner = tiny(name, critic_lr=3e-3, actor_lr=3e-3, hidden=(32, 32), **fields)
+    for name, fields in {"td3": {}, "mcq-td3": {"lam": 0.5, "behavior.lr": 3e-3}}.items():
+        learner = tiny(name, critic_lr=3e-3, actor_lr=3e-3, hidden_dims=(32, 32), **fields)
         for _ in range(250):
             metrics = learner.update(batch)
-        best = learner.pi(torch.ones(1, OBSERVATIONS))
+        best = learner.actor(torch.ones(1, OBSERVATIONS))
         beyond[name] = learner.critics(torch.ones(1, OBSERVATIONS), best).mean().item()
     assert beyond["mcq-td3"] + 0.5 < beyond["td3"]
     assert beyond["mcq-td3"] < batch.rewards.max().item() + 0.2 < beyond["td3"]

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, make_dataset, plain_critic, replay, same, tiny, weights
+from learners import with_gradient
 from torch import nn
 
-from mildly.algorithms.base import make_config
+from mildly.algorithms.config import make_config
+from mildly.algorithms.extras import AnchoredExtras
 from mildly.algorithms.td3 import TD3
-from mildly.data.replay import Batch, Replay
+from mildly.data.batches import Batch
 from mildly.errors import MildlyError
 
 
@@ -22,26 +24,26 @@ def changed_td3(**fields: Any) -> TD3:
     """A learner whose targets differ from its networks, and whose target actor comes near the bounds."""
     td3 = tiny("td3", seed=3, **{"gamma": 0.9, **fields})
     random = torch.Generator().manual_seed(9)
-    for parameter in [*td3.target_critics.parameters(), *td3.target_pi.parameters()]:
+    for parameter in [*td3.target_critics.parameters(), *td3.target_actor.parameters()]:
         parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
-    td3.target_pi.net[-1].weight.mul_(2)
+    td3.target_actor.net[-1].weight.mul_(2)
     return td3
 
 
 def slow_td_target(td3: TD3, batch: Batch, noise: Any) -> tuple[list[float], int, int]:
     """y of each transition, one number at a time; how often noise was clipped, and how often an action."""
-    c, actor = td3.config, Layers.of(td3.target_pi.net)
+    c, actor = td3.config, Layers.of(td3.target_actor.net)
     critics = [Layers.of_critic(td3.target_critics, j) for j in range(2)]
     targets, clipped_noise, clipped_actions = [], 0, 0
-    for i, following in enumerate(batch.next_observations):
-        action = np.tanh(actor(following))
+    for i, s_next in enumerate(batch.next_observations):
+        action = np.tanh(actor(s_next))
         for k in range(ACTIONS):
             step = c.policy_noise * float(noise[i][k])
             clipped_noise += abs(step) > c.noise_clip
             action[k] += min(max(step, -c.noise_clip), c.noise_clip)
             clipped_actions += abs(action[k]) > 1
             action[k] = min(max(action[k], -1.0), 1.0)
-        value = min(critic(following, action)[0] for critic in critics)
+        value = min(critic(s_next, action)[0] for critic in critics)
         targets.append(batch.rewards[i].item() + (0.0 if batch.terminated[i] else c.gamma * value))
     return targets, clipped_noise, clipped_actions
 
@@ -74,7 +76,7 @@ def test_without_noise_the_target_takes_the_target_actors_action_and_no_random_n
 
 def test_target_at_a_terminal_state_is_the_reward_alone_and_at_a_time_out_it_is_not():
     td3, data = changed_td3(), make_dataset()
-    batch = Replay.of(data, torch.device("cpu")).sample(200, torch.Generator().manual_seed(0))
+    batch = td3.batches(data).sample(torch.Generator().manual_seed(0), 200)
     ends = torch.from_numpy(data.terminated)[batch.rows]
     cut_off = torch.from_numpy(data.truncated)[batch.rows]
     target = td3.td_target(batch)
@@ -101,8 +103,8 @@ def test_critic_loss_is_the_squared_error_averaged_over_the_batch_and_summed_ove
         values = [critic(batch.observations[i], batch.actions[i])[0] for i in range(6)]
         expected += sum((value - y) ** 2 for value, y in zip(values, targets, strict=True)) / 6
         data_values += values
-    loss, metrics = td3.critic_loss(batch)
-    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    metrics = td3.update_critics(batch)
+    assert metrics["loss_critic"].item() == pytest.approx(expected, rel=1e-4)
     assert metrics["loss_td"].item() == pytest.approx(expected, rel=1e-4)
     assert metrics["q_data"].item() == pytest.approx(np.mean(data_values), rel=1e-4)
     assert metrics["q_target"].item() == pytest.approx(np.mean(targets), rel=1e-4)
@@ -110,7 +112,7 @@ def test_critic_loss_is_the_squared_error_averaged_over_the_batch_and_summed_ove
 
 def test_actor_loss_is_minus_the_first_critics_value_of_the_actors_action():
     td3, batch = changed_td3(), make_batch(6)
-    actor, critics = Layers.of(td3.pi.net), [Layers.of_critic(td3.critics, j) for j in range(2)]
+    actor, critics = Layers.of(td3.actor.net), [Layers.of_critic(td3.critics, j) for j in range(2)]
     actions = [np.tanh(actor(s)) for s in batch.observations]
     values = [[q(s, a)[0] for s, a in zip(batch.observations, actions, strict=True)] for q in critics]
     distance = np.mean([np.sum((a - b.numpy()) ** 2) for a, b in zip(actions, batch.actions, strict=True)])
@@ -129,7 +131,7 @@ def test_actor_loss_is_minus_the_first_critics_value_of_the_actors_action():
 def slow_steps(td3: TD3, batches: list[Batch]) -> tuple[list[nn.Module], list[nn.Module]]:
     """Steps of TD3 as its authors write them, with plain layers, autograd and Adam; networks and their targets."""
     c, random = td3.config, replay(td3.generator)
-    actor, critics = copy.deepcopy(td3.pi.net), [plain_critic(td3.critics, j) for j in range(2)]
+    actor, critics = copy.deepcopy(td3.actor.net), [plain_critic(td3.critics, j) for j in range(2)]
     networks = [actor, *critics]
     targets = copy.deepcopy(networks)
     actor_adam = torch.optim.Adam(actor.parameters(), lr=c.actor_lr)
@@ -161,11 +163,11 @@ def test_many_steps_equal_those_of_a_plain_implementation(delay):
     td3 = tiny("td3", seed=1, policy_delay=delay, tau=0.1, actor_lr=0.01, critic_lr=0.02)
     batches = [make_batch(seed=step) for step in range(7)]
     (actor, *critics), (target_actor, *target_critics) = slow_steps(td3, batches)
-    start = weights(td3.pi, td3.critics)
+    start = weights(td3.actor, td3.critics)
     for batch in batches:
         td3.update(batch)
-    assert not same(start, weights(td3.pi, td3.critics))
-    for ours, plain in ((td3.pi.net, actor), (td3.target_pi.net, target_actor)):
+    assert not same(start, weights(td3.actor, td3.critics))
+    for ours, plain in ((td3.actor.net, actor), (td3.target_actor.net, target_actor)):
         for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
     for ensemble, plain in ((td3.critics, critics), (td3.target_critics, target_critics)):
@@ -181,7 +183,7 @@ def test_the_actor_climbs_the_critics_as_they_are_after_their_step():
     stale = twin.actor_loss(batch)[0].item()
     twin.critics.load_state_dict(td3.critics.state_dict())
     twin.update_actor(batch)
-    assert same(weights(td3.pi), weights(twin.pi))
+    assert same(weights(td3.actor), weights(twin.actor))
     assert torch.equal(metrics["loss_actor"], twin.actor_metrics[0])
     assert metrics["loss_actor"].item() != pytest.approx(stale, abs=1e-3)
 
@@ -189,7 +191,7 @@ def test_the_actor_climbs_the_critics_as_they_are_after_their_step():
 @pytest.mark.parametrize("delay", [1, 2, 3])
 def test_actor_and_all_targets_move_in_every_delayth_step_only(delay):
     td3 = tiny("td3", policy_delay=delay)
-    slow = (td3.pi, td3.target_pi, td3.target_critics)
+    slow = (td3.actor, td3.target_actor, td3.target_critics)
     for step in range(1, 8):
         before, critics = [weights(part) for part in slow], weights(td3.critics)
         td3.update(make_batch(seed=step))
@@ -200,11 +202,11 @@ def test_actor_and_all_targets_move_in_every_delayth_step_only(delay):
 
 def test_targets_start_equal_and_follow_the_updated_networks():
     td3 = tiny("td3", tau=0.25, critic_lr=0.1, actor_lr=0.1, policy_delay=1)
-    start = weights(td3.pi, td3.critics)
-    assert same(start, weights(td3.target_pi, td3.target_critics))
+    start = weights(td3.actor, td3.critics)
+    assert same(start, weights(td3.target_actor, td3.target_critics))
     td3.update(make_batch())
-    targets = weights(td3.target_pi, td3.target_critics)
-    for old, new, target in zip(start, weights(td3.pi, td3.critics), targets, strict=True):
+    targets = weights(td3.target_actor, td3.target_critics)
+    for old, new, target in zip(start, weights(td3.actor, td3.critics), targets, strict=True):
         assert not torch.equal(old, new)
         torch.testing.assert_close(target, 0.25 * new + 0.75 * old)
 
@@ -215,7 +217,7 @@ def test_steps_without_an_actors_step_show_the_numbers_of_its_last():
     history = []
     for step in range(8):
         if step % 3 == 2:
-            actor = copy.deepcopy(td3.pi)
+            actor = copy.deepcopy(td3.actor)
         history.append(td3.update(make_batch(seed=step)))
         if step % 3 == 2:  # against the critics of now, which the actor has just climbed
             batch = make_batch(seed=step)
@@ -232,47 +234,41 @@ def test_steps_without_an_actors_step_show_the_numbers_of_its_last():
 # Where gradients go
 
 
-def with_gradient(td3: TD3) -> set[str]:
-    parts = {"pi": td3.pi, "critics": td3.critics, "target pi": td3.target_pi, "target critics": td3.target_critics}
-    return {name for name, part in parts.items() if any(p.grad is not None for p in part.parameters())}
-
-
-def test_the_critics_loss_reaches_the_critics_alone():
+def test_the_critics_step_reaches_the_critics_alone():
     td3 = changed_td3()
-    td3.critic_loss(make_batch())[0].backward()
+    td3.update_critics(make_batch())
     assert with_gradient(td3) == {"critics"}
 
 
 def test_the_actors_loss_reaches_the_actor_alone():
     td3 = changed_td3()
     td3.actor_loss(make_batch())[0].backward()
-    assert with_gradient(td3) == {"pi"}
-    assert all(p.grad.abs().sum() > 0 for p in td3.pi.parameters())
+    assert with_gradient(td3) == {"actor"}
+    assert all(p.grad.abs().sum() > 0 for p in td3.actor.parameters())
 
 
 # Acting and configuration
 
 
-def test_the_policys_action_is_one_a_state_without_gradient_or_chance():
+def test_the_policys_action_is_one_a_state_without_chance():
     td3, states = tiny("td3"), make_batch(5).observations
-    before = td3.generator.get_state()
-    actions = td3.policy_actions(states, 10, td3.generator)
-    assert actions.shape == (5, 1, ACTIONS)
-    assert not actions.requires_grad
-    assert torch.equal(td3.generator.get_state(), before)
-    policy = td3.policy()
+    before, actor = td3.generator.get_state(), Layers.of(td3.actor.net)
+    expected = [np.tanh(actor(state)) for state in states]
     for deterministic in (True, False):
-        np.testing.assert_allclose(policy.act(states.numpy(), deterministic), actions[:, 0], atol=1e-6)
+        np.testing.assert_allclose(td3.policy().act(states.numpy(), deterministic), expected, atol=1e-6)
+    assert torch.equal(td3.generator.get_state(), before)
 
 
 def test_the_defaults_are_the_authors():
     c = make_config(TD3, "paper", "hopper-medium-v2", {})
-    assert (c.hidden, c.batch_size, c.gamma, c.tau) == ((256, 256), 256, 0.99, 5e-3)
+    assert (c.hidden_dims, c.batch_size, c.gamma, c.tau) == ((256, 256), 256, 0.99, 5e-3)
     assert (c.policy_noise, c.noise_clip, c.policy_delay) == (0.2, 0.5, 2)
-    assert (c.actor_lr, c.critic_lr, c.return_mix, c.normalize_observations) == (3e-4, 3e-4, 0, False)
+    assert (c.actor_lr, c.critic_lr, c.normalize_observations) == (3e-4, 3e-4, False)
+    assert c.extras == AnchoredExtras()
+    assert (c.extras.return_mix, c.extras.bc_warmup_steps, c.extras.bc_weight, c.extras.policy_ema) == (0, 0, 0, None)
     learner = TD3(c, OBSERVATIONS, ACTIONS)
     assert [w.shape for w in learner.critics.weights] == [(2, 5, 256), (2, 256, 256), (2, 256, 1)]
-    assert [tuple(layer.weight.shape) for layer in learner.pi.net[::2]] == [(256, 3), (256, 256), (2, 256)]
+    assert [tuple(layer.weight.shape) for layer in learner.actor.net[::2]] == [(256, 3), (256, 256), (2, 256)]
 
 
 @pytest.mark.parametrize(

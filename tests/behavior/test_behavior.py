@@ -25,7 +25,7 @@ every_pair = pytest.mark.parametrize(
 
 def made(name: str, observations: int = OBSERVATIONS, actions: int = ACTIONS, **options) -> BehaviorModel:
     torch.manual_seed(2)
-    return BEHAVIOR_MODELS[name](observations, actions, hidden=(9, 6), **options)
+    return BEHAVIOR_MODELS[name](observations, actions, hidden_dims=(9, 6), **options)
 
 
 def stream(seed: int = 4) -> torch.Generator:
@@ -97,7 +97,7 @@ def test_kept_actions_are_the_models_own_draws(name):
     states = np.concatenate([dataset.observations, dataset.next_observations[caches[0].apart]])
     drawn = model.sample(torch.from_numpy(states), 4, stream(3 + 1))
     torch.testing.assert_close(kept[:3], drawn[rows], atol=1e-3, rtol=0)
-    torch.testing.assert_close(kept[3:], drawn[caches[0].following[rows]], atol=1e-3, rtol=0)
+    torch.testing.assert_close(kept[3:], drawn[caches[0].successors[rows]], atol=1e-3, rtol=0)
 
 
 # Within MCQ
@@ -105,21 +105,21 @@ def test_kept_actions_are_the_models_own_draws(name):
 
 @every_pair
 def test_three_steps_of_mcq_change_every_weight_with_any_model(algorithm, name):
-    learner = tiny(algorithm, behavior=name)
-    assert type(learner.behavior) is BEHAVIOR_MODELS[name]
-    before = weights(learner.behavior, learner.critics, learner.pi)
+    learner = tiny(algorithm, **{"behavior.model": name})
+    assert type(learner.behavior.model) is BEHAVIOR_MODELS[name]
+    before = weights(learner.behavior.model, learner.critics, learner.actor)
     for step in range(3):
         metrics = learner.update(make_batch(seed=step))
         assert all(math.isfinite(value) for value in metrics.values())
         assert {"loss_behavior", "behavior_spread", "pseudo_target"} <= metrics.keys()
-    after = weights(learner.behavior, learner.critics, learner.pi)
+    after = weights(learner.behavior.model, learner.critics, learner.actor)
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 @every_pair
 @pytest.mark.parametrize("first", [1, 2])
 def test_mcq_resumes_to_the_bit_with_any_model(algorithm, name, first):
-    straight, restored = tiny(algorithm, behavior=name), tiny(algorithm, seed=9, behavior=name)
+    straight, restored = (tiny(algorithm, seed=seed, **{"behavior.model": name}) for seed in (0, 9))
     for step in range(first):
         straight.update(make_batch(seed=step))
     for step in range(3):
@@ -133,16 +133,16 @@ def test_mcq_resumes_to_the_bit_with_any_model(algorithm, name, first):
     assert not [key for key in one if not torch.equal(one[key], other[key])]
 
 
-@pytest.mark.parametrize("name", sorted(BEHAVIOR_MODELS))
+@every_model
 def test_a_models_own_widths_and_rates_hold_unless_others_are_given(name):
     kind = BEHAVIOR_MODELS[name]
-    own = tiny("mcq", behavior=name, behavior_hidden=None)
-    group = own.behavior_optimizer.param_groups[0]
+    own = tiny("mcq", **{"behavior.model": name, "behavior.hidden_dims": None}).behavior
+    group = own.optimizer.param_groups[0]
     assert {key: group[key] for key in kind.ADAM} == kind.ADAM
-    assert {p.shape[0] for p in own.behavior.parameters() if p.ndim == 2} >= set(kind.HIDDEN)
-    other = tiny("mcq", behavior=name, behavior_lr=0.5)
-    assert other.behavior_optimizer.param_groups[0]["lr"] == 0.5
-    assert {p.shape[1] for p in other.behavior.parameters() if p.ndim == 2} >= {8}
+    assert {p.shape[0] for p in own.model.parameters() if p.ndim == 2} >= set(kind.HIDDEN_DIMS)
+    other = tiny("mcq", **{"behavior.model": name, "behavior.lr": 0.5}).behavior
+    assert other.optimizer.param_groups[0]["lr"] == 0.5
+    assert {p.shape[1] for p in other.model.parameters() if p.ndim == 2} >= {8}
 
 
 # CGAN
@@ -247,7 +247,7 @@ def test_actions_at_their_bounds_are_finite_for_the_cgan():
 
 @pytest.mark.parametrize(("observations", "size"), [(1, 1), (2, 1), (3, 1), (8, 4), (21, 10), (100, 10)])
 def test_the_cgans_noise_has_half_the_states_size_between_one_and_ten(observations, size):
-    assert CGAN(observations, 2, hidden=(4,)).noise_size == size
+    assert CGAN(observations, 2, hidden_dims=(4,)).noise_size == size
 
 
 # Flow
@@ -290,7 +290,7 @@ def test_the_flows_loss_trains_every_weight():
 
 def test_a_straight_current_carries_the_noise_to_one_action():
     """With v = (a - x) / (1 - t), the velocity of data with the one action a, the path ends there."""
-    model, action = Flow(1, 1, hidden=(4,)), 0.3
+    model, action = Flow(1, 1, hidden_dims=(4,)), 0.3
 
     class Exact(torch.nn.Module):
         def forward(self, inputs: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ def test_draws_of_every_model_come_closer_to_the_data_with_training():
     """One mode, which every model can learn."""
     for name, lr in {"cvae": 3e-3, "flow": 3e-3, "cgan": 1e-3}.items():
         torch.manual_seed(0)
-        model = BEHAVIOR_MODELS[name](1, 1, hidden=(32, 32))
+        model = BEHAVIOR_MODELS[name](1, 1, hidden_dims=(32, 32))
         optimizer, random = torch.optim.Adam(model.parameters(), **{**model.ADAM, "lr": lr}, fused=True), stream(0)
         states = torch.linspace(-1, 1, 64).unsqueeze(1)
 
@@ -342,8 +342,8 @@ def test_draws_of_every_model_come_closer_to_the_data_with_training():
 @pytest.mark.parametrize("kl_weight", [1.0, 0.1])
 def test_the_flow_leaves_fewer_draws_between_two_modes_than_the_cvae(kl_weight):
     torch.manual_seed(0)
-    flow = out_of_support(Flow(1, 1, hidden=(64, 64)), 3000, 2e-3)
+    flow = out_of_support(Flow(1, 1, hidden_dims=(64, 64)), 3000, 2e-3)
     torch.manual_seed(0)
-    cvae = BEHAVIOR_MODELS["cvae"](1, 1, hidden=(64, 64), kl_weight=kl_weight)
+    cvae = BEHAVIOR_MODELS["cvae"](1, 1, hidden_dims=(64, 64), kl_weight=kl_weight)
     assert flow < 0.15
     assert flow < out_of_support(cvae, 3000, 1e-3) - 0.05

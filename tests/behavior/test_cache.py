@@ -11,15 +11,15 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, content, make_batch, make_dataset, same, tiny, train_tiny, weights
 
-from mildly.algorithms import ALGORITHMS
 from mildly.behavior import cache as cache_module
 from mildly.behavior.cache import ActionCache
 from mildly.behavior.cvae import CVAE
 from mildly.data import dataset as dataset_module
+from mildly.data.batches import Batch, Preprocessing, Transitions
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.normalize import Scaling
-from mildly.data.replay import Batch, Replay
+from mildly.data.normalize import Normalizer
 from mildly.training.loop import resume
+from mildly.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 N = 3
@@ -45,8 +45,8 @@ def model(seed: int = 0) -> CVAE:
     return CVAE(OBSERVATIONS, ACTIONS, (8, 8))
 
 
-def filled(data: Dataset, edition: int = 0, seed: int = 5, scaling: Scaling | None = None) -> ActionCache:
-    cache = ActionCache(data, N, CPU, scaling)
+def filled(data: Dataset, edition: int = 0, seed: int = 5, normalizer: Normalizer | None = None) -> ActionCache:
+    cache = ActionCache(data, N, CPU, normalizer)
     cache.fill(model(), edition, seed)
     return cache
 
@@ -81,10 +81,11 @@ def test_kept_actions_belong_to_the_states_that_a_batch_holds():
         telling = model()
         with torch.no_grad():
             telling.decoder[0].weight[:, OBSERVATIONS:] = 0
-        for scaling in (None, Scaling.of(data, CPU)):
-            cache = ActionCache(data, N, CPU, scaling)
+        for normalizer in (None, Normalizer.of(data, CPU)):
+            cache = ActionCache(data, N, CPU, normalizer)
             cache.fill(telling, 0, 1)
-            batch = Replay.of(data, CPU, scaling).sample(200, torch.Generator().manual_seed(2))
+            sampler = Transitions(data, 200, CPU, Preprocessing(normalizer))
+            batch = sampler.sample(torch.Generator().manual_seed(2))
             states = torch.cat([batch.observations, batch.next_observations])
             expected = telling.sample(states, N)
             assert expected.std(dim=0).min() > 0.01
@@ -113,7 +114,7 @@ def test_blocks_change_neither_the_ends_nor_where_actions_are_found(monkeypatch)
     monkeypatch.setattr(cache_module, "_BLOCK", 4)
     pieces = ActionCache(data, N, CPU)
     assert pieces.apart.tolist() == whole.apart.tolist() == [3, 4, 9, 12, 13, 19]
-    assert torch.equal(pieces.following, whole.following)
+    assert torch.equal(pieces.successors, whole.successors)
     telling = model()
     with torch.no_grad():
         telling.decoder[0].weight[:, OBSERVATIONS:] = 0
@@ -128,12 +129,12 @@ def test_a_set_of_one_row_has_one_end():
     assert cache.gather(torch.tensor([0])).shape == (2, N, ACTIONS)
 
 
-def test_actions_are_drawn_in_the_scaled_states():
+def test_actions_are_drawn_in_the_normalized_states():
     data = chained_dataset()
-    scaling = Scaling(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 0.5]))
+    normalizer = Normalizer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 0.5]))
     states = np.concatenate([data.observations, data.next_observations[[3, 4, 9]]])
     expected = drawn(((states - [1.0, 2.0, 3.0]) / [2.0, 4.0, 0.5]).astype(np.float32))
-    kept = filled(data, scaling=scaling).actions.float()
+    kept = filled(data, normalizer=normalizer).actions.float()
     assert (kept - expected).abs().max() <= 2 * HALF
     assert (kept - drawn(states)).abs().max() > 0.01
 
@@ -160,67 +161,72 @@ def test_an_edition_is_drawn_once_and_the_next_one_is_another():
 # In a learner
 
 
-def learner_with(data: Dataset, name: str = "mcq", **fields: Any) -> Any:
-    learner = tiny(name, **{"num_actions": N, "behavior_steps": 2, "cache_actions": True, **fields})
-    learner.prepare(data)
+def learner_with(data: Dataset, name: str = "mcq", phase: int = 2, **fields: Any) -> Any:
+    """A learner with the data before it, its behavior model trained in the phase before the main steps."""
+    kept = {"num_actions": N, "behavior.steps": 2, "behavior.cache": True}
+    learner = tiny(name, **{**kept, **fields})
+    learner.batches(data)
+    (model_phase,) = learner.phases()
+    assert (model_phase.name, model_phase.steps) == ("behavior model", 2)
+    for batch in batches(data, phase):
+        model_phase.update(batch)
     return learner
 
 
 def batches(data: Dataset, count: int) -> list[Batch]:
-    random, source = torch.Generator().manual_seed(0), Replay.of(data, CPU)
-    return [source.sample(12, random) for _ in range(count)]
+    random, source = torch.Generator().manual_seed(0), Transitions(data, 12, CPU)
+    return [source.sample(random) for _ in range(count)]
 
 
 def actions_seen(learner: Any, batch: Batch) -> torch.Tensor:
     """The behavior actions that one step takes."""
-    seen, draw = [], learner.behavior_actions
-    learner.behavior_actions = lambda states, rows: seen.append(draw(states, rows)) or seen[-1]
+    seen, draw = [], learner.behavior.actions
+    learner.behavior.actions = lambda *args: seen.append(draw(*args)) or seen[-1]
     try:
         learner.update(batch)
     finally:
-        del learner.behavior_actions
-    return seen[0]
+        del learner.behavior.actions
+    (one,) = seen
+    return one
 
 
 @pytest.mark.parametrize("name", ["mcq", "mcq-td3"])
 def test_once_the_behavior_model_is_trained_a_step_takes_kept_actions(name):
     data = chained_dataset((30, 30))
     learner = learner_with(data, name)
-    steps = batches(data, 6)
-    learner.update(steps[0])
-    assert learner.cache.actions is None
-    for batch in steps[1:]:
-        assert torch.equal(actions_seen(learner, batch), learner.cache.gather(batch.rows))
-    assert len(learner.cache.actions) == 62
+    trained = weights(learner.behavior.model)
+    cache = learner.behavior.cache
+    assert cache.actions is None
+    for batch in batches(data, 5):
+        assert torch.equal(actions_seen(learner, batch), cache.gather(batch.rows))
+    assert len(cache.actions) == 62
+    assert same(weights(learner.behavior.model), trained)
 
 
 def test_a_step_with_kept_actions_draws_only_the_policys_own():
     data = chained_dataset((30, 30))
     learner = learner_with(data)
-    *steps, last = batches(data, 4)
-    for batch in steps:
+    for batch in batches(data, 4):
+        random = torch.Generator().set_state(learner.ood_generator.get_state())
+        torch.randn(24, N, ACTIONS, generator=random)
         learner.update(batch)
-    random = torch.Generator().set_state(learner.ood_generator.get_state())
-    torch.randn(24, N, ACTIONS, generator=random)
-    learner.update(last)
-    assert torch.equal(learner.ood_generator.get_state(), random.get_state())
+        assert torch.equal(learner.ood_generator.get_state(), random.get_state())
 
 
 def test_kept_actions_are_drawn_anew_every_so_many_steps():
     data = chained_dataset((30, 30))
-    learner = learner_with(data, refresh_every=3)
+    learner = learner_with(data, **{"behavior.refresh_every": 3})
     kept = {}
-    for number, batch in enumerate(batches(data, 12), start=1):
+    for number, batch in enumerate(batches(data, 10), start=1):
         learner.update(batch)
-        if number > 2:
-            kept[number] = learner.cache.actions.clone()
-            assert learner.cache.edition == (number - 2) // 3
-    changes = [number for number in range(4, 13) if not torch.equal(kept[number], kept[number - 1])]
-    assert changes == [5, 8, 11]
+        kept[number] = learner.behavior.cache.actions.clone()
+        assert learner.behavior.cache.edition == number // 3
+    changes = [number for number in range(2, 11) if not torch.equal(kept[number], kept[number - 1])]
+    assert changes == [3, 6, 9]
     never = learner_with(data)
-    for batch in batches(data, 12):
+    for batch in batches(data, 10):
         never.update(batch)
-    assert torch.equal(never.cache.actions, kept[3])
+    assert torch.equal(never.behavior.cache.actions, kept[1])
 
 
 def test_what_would_take_too_much_memory_is_drawn_in_each_step_after_all():
@@ -228,32 +234,32 @@ def test_what_would_take_too_much_memory_is_drawn_in_each_step_after_all():
     size = 62 * N * ACTIONS * 2 / 1e6
     assert ActionCache(data, N, CPU).megabytes == pytest.approx(size)
     assert filled(data).actions.nbytes / 1e6 == pytest.approx(size)
-    assert learner_with(data, cache_megabytes=1.01 * size).cache is not None
-    without = learner_with(data, cache_megabytes=0.99 * size)
-    assert without.cache is None
-    plain = tiny("mcq", num_actions=N, behavior_steps=2)
-    for batch in batches(data, 5):
+    assert learner_with(data, **{"behavior.cache_megabytes": 1.01 * size}).behavior.cache is not None
+    without = learner_with(data, **{"behavior.cache_megabytes": 0.99 * size})
+    assert without.behavior.cache is None
+    plain = learner_with(data, **{"behavior.cache": False})
+    for batch in batches(data, 3):
         without.update(batch)
         plain.update(batch)
-    assert same(weights(without.critics, without.pi), weights(plain.critics, plain.pi))
+    assert same(weights(without.critics, without.actor), weights(plain.critics, plain.actor))
 
 
 def test_batches_that_are_no_rows_of_the_data_have_fresh_actions():
     data = chained_dataset((30, 30))
     learner = learner_with(data)
-    for batch in batches(data, 4):
+    for batch in batches(data, 2):
         learner.update(batch)
     one, other = (actions_seen(learner, make_batch()) for _ in range(2))
     assert one.shape == (24, N, ACTIONS)
     assert not torch.isclose(one, other).all(dim=-1).any()
 
 
-def restored(data: Dataset, steps_before: int) -> tuple[Any, Any]:
+def restored(data: Dataset, phase: int, steps: int) -> tuple[Any, Any]:
     """A learner with kept actions, and another with its state that took some steps of its own before."""
-    straight, other = learner_with(data), learner_with(data, seed=9)
-    for batch in batches(data, 5):
+    straight, other = learner_with(data), learner_with(data, seed=9, phase=phase)
+    for batch in batches(data, 3):
         straight.update(batch)
-    for batch in batches(data, steps_before):
+    for batch in batches(data, steps):
         other.update(batch)
     other.load_state_dict(straight.state_dict())
     return straight, other
@@ -261,40 +267,41 @@ def restored(data: Dataset, steps_before: int) -> tuple[Any, Any]:
 
 def test_kept_actions_are_no_part_of_the_state_and_come_back_after_a_restore():
     data = chained_dataset((30, 30))
-    straight, other = restored(data, 0)
+    straight, other = restored(data, phase=0, steps=0)
     assert not any("cache" in name for name in straight.state_dict())
-    last = batches(data, 6)[-1]
+    last = batches(data, 4)[-1]
     assert torch.equal(actions_seen(other, last), actions_seen(straight, last))
     assert same(weights(other.critics), weights(straight.critics))
 
 
 def test_a_learner_restored_to_other_weights_forgets_the_actions_it_kept():
     data = chained_dataset((30, 30))
-    straight, other = restored(data, 4)
-    last = batches(data, 6)[-1]
+    straight, other = restored(data, phase=2, steps=2)
+    last = batches(data, 4)[-1]
     assert torch.equal(actions_seen(other, last), actions_seen(straight, last))
 
 
 # Whole runs
 
 PHASES: dict[str, Any] = {
-    "return_mix": 0.2,
-    "cloning_steps": 8,
-    "behavior_steps": 12,
-    "cache_actions": True,
-    "refresh_every": 8,
-    "cloning_weight": 0.1,
-    "policy_ema": 0.1,
+    "extras.return_mix": 0.2,
+    "extras.bc_warmup_steps": 8,
+    "extras.bc_weight": 0.1,
+    "extras.policy_ema": 0.1,
+    "behavior.steps": 12,
+    "behavior.cache": True,
+    "behavior.refresh_every": 8,
+    "behavior.hidden_dims": (16, 16),
     "lam": "auto",
     "ood_actions": 1,
-    "behavior_hidden": (16, 16),
     "num_actions": N,
-    "steps": 40,
+    "steps": 20,
     "log_every": 7,
-    "eval_every": 20,
+    "eval_every": 10,
 }
-POINTS = (3, 6, 7, 10, 12, 13, 19, 20, 21, 30)
-"""In the start and at its end; while actor and behavior model train; at the first filling; around a refresh; after."""
+"""12 steps of the behavior model, 8 of the warm-up, whose first one fills the cache, and 20 main ones."""
+POINTS = (3, 6, 11, 12, 13, 19, 20, 21, 27, 28, 29, 37)
+"""While the behavior model trains and at its end; at the first filling; at the end of the warm-up; around a refresh."""
 
 
 class Killed(Exception):
@@ -302,20 +309,23 @@ class Killed(Exception):
 
 
 def interrupted(algorithm: str, run: Path, points: tuple[int, ...], monkeypatch: Any, **fields: Any) -> None:
-    """A run that is killed in the step after each of these, and resumed each time from its last checkpoint."""
+    """A run that is killed in the step after each of these, and resumed each time from its last checkpoint.
+
+    Steps are counted over all phases.
+    """
     monkeypatch.setattr(os, "fsync", lambda file: None)  # which takes most of the time of so many checkpoints
-    kind, update = ALGORITHMS[algorithm], ALGORITHMS[algorithm].update
+    one_step = Trainer._one_step
     for number, point in enumerate(points):
 
-        def until(learner: Any, batch: Batch, point: int = point) -> Any:
-            if learner.updates == point:
+        def until(trainer: Trainer, point: int = point) -> None:
+            if sum(phase.steps for phase in trainer.phases[: trainer.current]) + trainer.step == point:
                 raise Killed
-            return update(learner, batch)
+            one_step(trainer)
 
-        monkeypatch.setattr(kind, "update", until)
+        monkeypatch.setattr(Trainer, "_one_step", until)
         with pytest.raises(Killed):
             resume(run) if number else train_tiny(algorithm, run, **PHASES, **fields)
-    monkeypatch.setattr(kind, "update", update)
+    monkeypatch.setattr(Trainer, "_one_step", one_step)
     resume(run)
 
 
@@ -324,11 +334,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content(train_tiny("mcq", tmp_path_factory.mktemp("whole") / "run", **PHASES).path)
 
 
-@pytest.mark.parametrize("point", [5, 7, 10, 13, 19, 21])
+@pytest.mark.parametrize(("point", "within"), [(5, 5), (11, 11), (12, 12), (13, 1), (19, 7), (20, 8), (21, 1), (28, 8)])
 def test_a_run_killed_in_any_phase_and_resumed_equals_an_uninterrupted_one(
-    tmp_path: Path, whole: Any, point: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Any, point: int, within: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted("mcq", tmp_path / "run", (point,), monkeypatch, checkpoint_every=point)
+    """`within` is the step of its phase, so that a checkpoint stands there."""
+    interrupted("mcq", tmp_path / "run", (point,), monkeypatch, checkpoint_every=within)
     assert content(tmp_path / "run") == whole
 
 
@@ -349,7 +360,12 @@ def test_deterministic_mcq_killed_in_every_phase_equals_an_uninterrupted_run(
 
 
 def test_each_of_the_phases_shows_in_the_result(tmp_path: Path, whole: Any) -> None:
-    changes = ({"return_mix": 0.0}, {"cloning_steps": 0}, {"behavior_steps": 13}, {"refresh_every": None})
+    changes = (
+        {"extras.return_mix": 0.0},
+        {"extras.bc_warmup_steps": 0},
+        {"behavior.steps": 13},
+        {"behavior.refresh_every": None},
+    )
     for number, change in enumerate(changes):
-        other = train_tiny("mcq", tmp_path / str(number), **{**PHASES, **change, "eval_every": 40}).path
+        other = train_tiny("mcq", tmp_path / str(number), **{**PHASES, **change, "eval_every": 20}).path
         assert content(other)["algorithm.critics.weights.0"] != whole["algorithm.critics.weights.0"]

@@ -15,7 +15,7 @@ from mildly.behavior.cvae import CVAE
 @pytest.fixture
 def model() -> CVAE:
     torch.manual_seed(2)
-    return CVAE(OBSERVATIONS, ACTIONS, hidden=(9, 6))
+    return CVAE(OBSERVATIONS, ACTIONS, hidden_dims=(9, 6))
 
 
 def constant(net: torch.nn.Sequential, output: list[float]) -> None:
@@ -26,7 +26,7 @@ def constant(net: torch.nn.Sequential, output: list[float]) -> None:
 
 
 def test_loss_of_a_constant_model_is_the_sum_worked_out_by_hand():
-    model = CVAE(OBSERVATIONS, ACTIONS, hidden=(4,), latent_size=2)
+    model = CVAE(OBSERVATIONS, ACTIONS, hidden_dims=(4,), latent_size=2)
     constant(model.encoder, [0.5, -1.0, math.log(2.0), 0.0])  # means 0.5, -1; standard deviations 2, 1
     constant(model.decoder, [0.0, math.atanh(0.5)])
     actions = torch.tensor([[0.5, 0.0], [-1.0, 0.5]])
@@ -51,9 +51,18 @@ def test_loss_equals_a_loop_over_the_batch(model):
     assert model.loss(batch.observations, batch.actions, generator).item() == pytest.approx(total / 7, rel=1e-5)
 
 
-@pytest.mark.parametrize(("raw", "clamped"), [(-50.0, -4.0), (50.0, 15.0), (1.0, 1.0)])
-def test_encoder_spread_is_clamped(raw, clamped):
-    model = CVAE(OBSERVATIONS, ACTIONS, hidden=(4,), latent_size=1)
+@pytest.mark.parametrize(
+    ("bounds", "raw", "clamped"),
+    [
+        ({}, -50.0, -4.0),
+        ({}, 50.0, 15.0),
+        ({}, 1.0, 1.0),
+        ({"log_std_min": -1.5}, -50.0, -1.5),
+        ({"log_std_max": 0.5}, 50.0, 0.5),
+    ],
+)
+def test_encoder_spread_is_clamped(bounds, raw, clamped):
+    model = CVAE(OBSERVATIONS, ACTIONS, hidden_dims=(4,), latent_size=1, **bounds)
     constant(model.encoder, [0.0, raw])
     constant(model.decoder, [0.0, 0.0])
     expected = 0.5 * (math.exp(2 * clamped) - 1 - 2 * clamped)
@@ -62,8 +71,8 @@ def test_encoder_spread_is_clamped(raw, clamped):
 
 
 def test_latents_are_twice_the_actions_unless_told():
-    assert CVAE(3, 5, hidden=(4,)).latent_size == 10
-    assert CVAE(3, 5, hidden=(4,), latent_size=3).decoder[0].in_features == 6
+    assert CVAE(3, 5, hidden_dims=(4,)).latent_size == 10
+    assert CVAE(3, 5, hidden_dims=(4,), latent_size=3).decoder[0].in_features == 6
 
 
 @pytest.mark.parametrize("clip", [0.5, 0.1, None])
@@ -97,7 +106,7 @@ def test_loss_trains_encoder_and_decoder(model):
 
 def test_trained_samples_are_the_datas_actions_in_each_state():
     torch.manual_seed(0)
-    model = CVAE(1, 1, hidden=(32,))
+    model = CVAE(1, 1, hidden_dims=(32,))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(0)
     for _ in range(400):

@@ -10,7 +10,7 @@ from mildly.cli import main
 
 KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "speed"}
 KEYS |= {"peak_memory_mb"}
-SMALL = {"hidden": (32, 32), "behavior_hidden": (32, 32), "batch_size": 16}
+SMALL = {"hidden_dims": (32, 32), "behavior.hidden_dims": (32, 32), "batch_size": 16}
 
 
 def linear(rows: int, *sizes: int) -> float:
@@ -19,7 +19,7 @@ def linear(rows: int, *sizes: int) -> float:
 
 
 def test_operations_of_behavior_cloning_are_those_counted_by_hand():
-    row = bench("bc", hidden=(32, 32), batch_size=16, repeats=1)
+    row = bench("bc", hidden_dims=(32, 32), batch_size=16, repeats=1)
     forward = linear(16, 17, 32, 32, 12)
     weights_gradient, inputs_gradient = forward, forward - linear(16, 17, 32)
     assert row.gflop * 1e9 == pytest.approx(forward + weights_gradient + inputs_gradient)
@@ -41,7 +41,9 @@ def test_the_numbers_of_a_row_fit_together():
 
 def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
     presets = [("mcq", "fast"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
-    candidates = [Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}) for name, preset in presets]
+    candidates = [
+        Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden_dims": (8,)}) for name, preset in presets
+    ]
     fast, paper, sac, small = measure(candidates, 2)
     assert fast.speed == pytest.approx(paper.ms_median / fast.ms_median)
     assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
@@ -50,10 +52,15 @@ def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
 
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
     """In the preset `fast` neither the start from the data nor the behavior model's training is timed."""
-    learner = Candidate("mcq", "fast", 3, 2, "cpu", {"batch_size": 4, "hidden": (8,)}).learner
-    assert learner.updates > learner.config.behavior_steps
-    assert learner.cache.edition == 0
-    assert "behavior_optimizer.0.step" not in learner.state_dict()
+    fields = {"batch_size": 4, "hidden_dims": (8,), "behavior.hidden_dims": (8,)}
+    fast, paper = (Candidate("mcq", preset, 3, 2, "cpu", fields).learner for preset in ("fast", "paper"))
+    assert [phase.name for phase in fast.phases()] == ["behavior model"]
+    assert fast.behavior.cache.edition == 0
+    assert (fast.behavior.updates, fast.behavior.draws) == (0, fast.extras.steps)
+    assert paper.behavior.updates == paper.extras.steps > 0
+    trained = "behavior.optimizer.0.step"
+    assert trained in paper.state_dict()
+    assert trained not in fast.state_dict()
 
 
 def test_the_command_prints_json_rows_for_three_presets(capsys):

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from conftest import make_dataset
 
+from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
+from mildly.algorithms.config import field_types
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
@@ -40,7 +42,7 @@ def test_the_baselines_that_both_have_are_compared():
 def test_every_hyperparameter_of_ours_has_one_place_in_the_table(name):
     peer = PEERS[name]
     placed = [*peer.same, *peer.held, *peer.idle]
-    assert sorted(placed) == sorted(field.name for field in dataclasses.fields(peers.our_algorithm(name).Config))
+    assert sorted(placed) == sorted(field_types(peers.our_algorithm(name).Config))
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -94,6 +96,14 @@ def test_our_side_takes_its_steps_and_says_how_long(name):
     assert any(not value.equal(before[key]) for key, value in ours.learner.state_dict().items() if key in before)
 
 
+@pytest.mark.parametrize("sizes", ["small", "paper"])
+@pytest.mark.parametrize("name", PEERS)
+def test_our_side_has_no_phases_before_the_steps_that_are_compared(name, sizes):
+    data = load_dataset("pendulum-mixed")
+    config = peers.our_config(name, data, sizes)
+    assert peers.our_algorithm(name)(config, data.observation_size, data.action_size).phases() == []
+
+
 def row(seed, ours, theirs):
     """A seed's row in which our blocks take a second and theirs three."""
     sides = {"ours": (ours, 1.0), "theirs": (theirs, 3.0)}
@@ -122,7 +132,7 @@ def test_a_difference_within_noise_is_not_below_and_one_seed_tells_nothing():
 
 
 def test_seeds_join_a_record_that_was_measured_alike_and_replace_any_other():
-    entry = {"settings": {"steps": 6}, "data": {}, "configs": {"ours": {"hidden": (8, 8)}}}
+    entry = {"settings": {"steps": 6}, "data": {}, "configs": {"ours": {"hidden_dims": (8, 8)}}}
     once = peers.merged({}, entry, row(1, [1.0], [1.0]))
     for old in (once, json.loads(json.dumps(once))):  # of this process, or read from the file
         twice = peers.merged(old, entry, row(0, [2.0], [2.0]))
@@ -162,7 +172,7 @@ def test_their_actions_are_scaled_to_the_environments_units():
         def ask(self, do, observations):
             return {"actions": [[-1.0, 1.0], [0.0, 0.0]]}
 
-    meta = dataclasses.replace(make_dataset().meta, action_low=(-2.0, 0.0), action_high=(4.0, 1.0))
+    meta = dataclasses.replace(make_dataset().meta, action_space=ActionSpace((-2.0, 0.0), (4.0, 1.0)))
     found = peers.TheirPolicy(Fixed(), meta).act(np.zeros((2, 3), np.float32))
     np.testing.assert_allclose(found, [[-2.0, 1.0], [1.0, 0.5]])
 

@@ -24,14 +24,14 @@ def sweep(tmp_path_factory) -> Path:
     """Two settings of BC with two seeds each, one run of SAC."""
     root = tmp_path_factory.mktemp("sweep")
     for seed in (0, 1):
-        train_tiny("bc", root / f"bc/pendulum-mixed/all/seed-{seed}", seed=seed, **SHORT)
+        train_tiny("bc", root / f"bc/pendulum-mixed/all/seed-{seed}", seed=seed, variant="all", **SHORT)
         best = root / f"bc/pendulum-mixed/best-tenth/seed-{seed}"
-        train_tiny("bc", best, seed=seed, best_episodes=0.1, **SHORT)
+        train_tiny("bc", best, seed=seed, variant="best-tenth", best_episodes=0.1, **SHORT)
     train_tiny("sac", root / "sac/pendulum-mixed/seed-0", **SHORT)
     return root
 
 
-def test_a_setting_is_a_folder_or_an_algorithm_or_both_where_both_differ(sweep):
+def test_a_setting_is_a_variant_or_an_algorithm_or_both_where_both_differ(sweep):
     everything = study.grouped(load_results([sweep]))
     assert list(everything) == ["bc, all", "bc, best-tenth", "sac"]
     assert [len(row["pendulum-mixed"]) for row in everything.values()] == [2, 2, 1]
@@ -51,6 +51,19 @@ def test_the_table_holds_means_deviations_and_ranks(sweep):
         assert cell.startswith("**") == (ranked[0] == setting)
         if len(scores[setting]) > 1:
             assert cell.strip("*").endswith(f"± {statistics.stdev(scores[setting]):.1f}")
+
+
+def test_a_hyperparameter_inside_a_group_can_be_drawn_against(tmp_path, monkeypatch, capsys):
+    for mix in (0.1, 0.5):
+        folder, variant = tmp_path / "runs" / f"sac/pendulum-mixed/{mix}", f"extras.return_mix={mix}"
+        train_tiny("sac", folder, variant=variant, **{"extras.return_mix": mix}, **SHORT)
+    found = study.curves(study.grouped(load_results([tmp_path / "runs"])), "extras.return_mix", "pendulum-mixed")
+    assert {label: list(by_value) for label, by_value in found.items()} == {"": [0.1, 0.5]}
+    picture, flags = tmp_path / "picture.png", ["--of", "extras.return_mix", "-o", str(tmp_path / "record.json")]
+    monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / "runs"), *flags, "--picture", str(picture)])
+    study.main()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "| extras.return_mix=0.5 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flags", [[], ["--final"], ["--of", "batch_size"]])

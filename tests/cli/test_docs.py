@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from mildly.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTALLED = {"mildly", *(f"mildly[{extra}]" for extra in PROJECT["optional-dependencies"])}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -33,6 +36,9 @@ def run(command: str, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(shortened(command), comments=True)
     if words[0] == "make":
         subprocess.run(["make", "-C", str(ROOT), "-n", *words[1:]], check=True, capture_output=True)
+        return
+    if words[:2] == ["pip", "install"]:
+        assert all(word in INSTALLED for word in words[2:]), f"{where}: '{command}' installs what there is not"
         return
     assert words[0] == "mildly", f"{where}: do not know how to test '{command}'"
     try:

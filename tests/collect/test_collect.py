@@ -8,13 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from conftest import CountingActor
 
-from mildly.collect.rollouts import ArrayPolicy, collect, concatenate, describe, from_own_units, stream, uniform
+from mildly.action_space import ActionSpace
+from mildly.actors import TanhGaussianActor
+from mildly.collect.rollouts import (
+    ArrayPolicy,
+    PolicyBehavior,
+    collect,
+    concatenate,
+    describe,
+    from_own_units,
+    stream,
+    uniform,
+)
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.environments import make_env
 from mildly.errors import MildlyError
+from mildly.policy import Policy
 
-META = Meta(name="pendulum-random", env_id="Pendulum-v1", action_low=(-2.0,), action_high=(2.0,))
+META = Meta(name="pendulum-random", env_id="Pendulum-v1", action_space=ActionSpace((-2.0,), (2.0,)))
 
 
 def pendulum(steps: int = 450, seed: int = 0, environments: int = 3) -> Dataset:
@@ -86,6 +100,28 @@ def test_collecting_gives_the_bits_it_always_gave() -> None:
     )
 
 
+def test_environments_that_begin_again_act_behind_the_others() -> None:
+    """Which draw goes to which environment is part of the bits: those whose episode has just begun come last."""
+    dataset = collect("Hopper-v4", uniform(3), 200, Meta(name="hopper"), seed=2, environments=3)
+    episodes, draws = dataset.episodes(), np.random.default_rng(2)
+    lengths = [episode.stop - episode.start for episode in episodes]
+    running, begun, step = [0, 1, 2], 3, dict.fromkeys(range(len(episodes) + 3), 0)
+    seen: list[int] = []
+    while any(step[i] < lengths[i] for i in running if i < len(episodes)):
+        for number, action in zip(list(running), draws.uniform(-1, 1, (len(running), 3)), strict=True):
+            if number < len(episodes) and step[number] < lengths[number]:
+                row = episodes[number].start + step[number]
+                np.testing.assert_array_equal(dataset.actions[row], action.astype(np.float32))
+                seen.append(row)
+            step[number] += 1
+            if number < len(episodes) - 1 and step[number] == lengths[number]:
+                running.remove(number)
+                running.append(begun)
+                begun += 1
+    assert sorted(seen) == list(range(200))
+    assert len(episodes) > 4
+
+
 @pytest.mark.parametrize("steps", [1, 20, 300])
 def test_a_stream_gives_the_episodes_of_a_collection_one_by_one(steps: int) -> None:
     whole = collect("Hopper-v4", uniform(3), steps, Meta(name="hopper"), seed=2, environments=4)
@@ -135,10 +171,45 @@ def test_actions_in_the_environments_units_are_stored_in_the_unit_box_and_clippe
     )
 
 
+def test_a_policy_that_remembers_has_its_own_episode_and_rewards_in_each_environment() -> None:
+    """Hopper's episodes end at different times, so that environments are at different steps of theirs."""
+    behavior = PolicyBehavior(Policy(CountingActor(11, 3), reward_scale=0.5), "Hopper-v4", deterministic=True)
+    dataset, again = (
+        collect("Hopper-v4", behavior, 300, Meta(name="hopper"), seed=2, environments=4) for _ in range(2)
+    )
+    assert dataset.meta.fingerprint == again.meta.fingerprint  # it is started anew
+    episodes = dataset.episodes()
+    assert len({episode.stop - episode.start for episode in episodes}) > 3
+    assert len(episodes) > 4  # so some environments have begun a second one
+    for episode in episodes:
+        actions, rewards = dataset.actions[episode], dataset.rewards[episode].astype(np.float64)
+        before = np.concatenate([[0.0], rewards.cumsum()[:-1]])
+        np.testing.assert_allclose(actions[:, 0], np.arange(len(rewards)) / 1000, atol=1e-7)
+        np.testing.assert_allclose(actions[:, 1], np.tanh(0.5 * before / 100), atol=1e-6)
+        np.testing.assert_allclose(actions[:, 2], np.tanh(2 * dataset.observations[episode][:, -1]), atol=1e-6)
+
+
+def test_a_policys_draws_depend_on_the_seed_alone() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        policy = Policy(TanhGaussianActor(3, 1, (8,)), action_space=ActionSpace((-2.0,), (2.0,)))
+    drawn = PolicyBehavior(policy, "Pendulum-v1")
+
+    def made(behavior: PolicyBehavior, seed: int) -> Dataset:
+        return collect("Pendulum-v1", behavior, 50, META, seed=seed, environments=2)
+
+    first = made(drawn, 0)
+    torch.rand(7)  # torch's global numbers play no part
+    assert made(drawn, 0).meta.fingerprint == first.meta.fingerprint != made(drawn, 1).meta.fingerprint
+    mean = made(PolicyBehavior(policy, "Pendulum-v1", deterministic=True), 0)
+    np.testing.assert_allclose(2 * mean.actions, policy.act(mean.observations), atol=1e-6)
+    assert np.abs(2 * first.actions - policy.act(first.observations)).max() > 0.1
+
+
 def test_reference_returns_are_the_benchmarks_only_in_its_own_environment() -> None:
     assert describe("hopper-medium-collected", "Hopper-v4").reference_max == 3234.3
     assert describe("hopper-medium-collected", "Hopper-v5").reference_max is None
-    assert describe("anything", "Pendulum-v1").action_high == (2.0,)
+    assert describe("anything", "Pendulum-v1").action_space == ActionSpace((-2.0,), (2.0,))
 
 
 def test_progress_rises_to_the_number_of_steps() -> None:

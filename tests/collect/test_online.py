@@ -11,22 +11,27 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from conftest import COMMAND, make_dataset
+import torch
+from conftest import COMMAND, CountingActor, Refused, make_dataset
 
+from mildly.action_space import ActionSpace
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.cli import main
 from mildly.cli.data.collect import CollectOptions
 from mildly.collect.agent import PRESETS, Agent, AgentPlan, read_plan, train_agent
-from mildly.collect.making import KINDS, Part, act_function, kind_parts, make_set, policy_parts
-from mildly.collect.online import train_online
+from mildly.collect.make_set import KINDS, Part, act_function, kind_parts, make_set, policy_parts
+from mildly.collect.online import EnvironmentSource
 from mildly.collect.rollouts import collect, describe, uniform
 from mildly.data.dataset import FIELDS, Dataset, Meta
+from mildly.environments import make_env
 from mildly.errors import MildlyError
+from mildly.policy import Policy
 from mildly.run import Run
 from mildly.training import checkpoint
 
@@ -34,7 +39,7 @@ PENDULUM = describe("pendulum", "Pendulum-v1")
 PLAN = AgentPlan(
     "Pendulum-v1",
     seed=7,
-    sac=SACConfig(hidden=(8, 8), batch_size=8),
+    sac=SACConfig(hidden_dims=(8, 8), batch_size=8),
     random_steps=50,
     eval_every=100,
     eval_episodes=1,
@@ -53,7 +58,7 @@ def content(folder: Path) -> dict[str, Any]:
     """All that must be equal in two equal agents."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     tensors, facts = checkpoint.load(folder / "checkpoint.safetensors")
-    for own in ("checkpoint.safetensors", "references.json", "agent.json"):
+    for own in ("checkpoint.safetensors", "references.json", "agent.json", "timing.json"):
         files.pop(own, None)
     return {**files, "facts": facts, **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()}}
 
@@ -65,16 +70,122 @@ def returns_of(agent: Agent) -> dict[int, float]:
 # Training online
 
 
-def test_online_training_learns_after_its_random_steps_and_stops_at_a_return() -> None:
-    algorithm = SAC(PLAN.sac, 3, 1)
-    before = algorithm.log_alpha.item()
-    run = train_online(algorithm, PENDULUM, max_steps=60, random_steps=60, eval_every=30, eval_episodes=1)
-    assert algorithm.log_alpha.item() == before
-    assert [step for step, _ in run.evaluations] == [30, 60]
-    assert len(run.dataset(PENDULUM)) == 60
-    run = train_online(algorithm, PENDULUM, max_steps=60, random_steps=20, eval_every=30, stop_at=-1e9)
-    assert algorithm.log_alpha.item() != before
-    assert len(run.experience) == 30
+def source_of(random_steps: int, seed: int = 0, log: Any = None) -> EnvironmentSource:
+    algorithm = SAC(PLAN.sac, 3, 1, seed=seed)
+    return EnvironmentSource(
+        algorithm,
+        "Pendulum-v1",
+        seed=seed,
+        random_steps=random_steps,
+        episode_seed=lambda episode: 100 * seed + episode,
+        log=log,
+    )
+
+
+def test_an_environment_gives_batches_after_its_random_steps() -> None:
+    source = source_of(random_steps=20)
+    given = [source.next_batch() for _ in range(60)]
+    assert [batch is not None for batch in given] == [False] * 20 + [True] * 40
+    assert len(source.buffer) == 60
+    sampled = given[-1]
+    assert sampled.observations.shape == (PLAN.sac.batch_size, 3)
+    known = source.buffer.columns["observations"][:60]
+    assert all((row == known).all(dim=1).any() for row in sampled.observations)
+
+
+def test_random_actions_come_before_the_policys() -> None:
+    source = source_of(random_steps=20)
+    actions = [source.step_environment()["actions"] for _ in range(25)]
+    uniformly = np.random.default_rng(0).uniform(-1, 1, (20, 1)).astype(np.float32)
+    np.testing.assert_array_equal(actions[:20], uniformly)
+    other = source_of(random_steps=25)
+    others = [other.step_environment()["actions"] for _ in range(25)]
+    np.testing.assert_array_equal(actions[:20], others[:20])
+    assert not np.isclose(actions[20:], others[20:]).any()
+
+
+def test_the_agent_acts_with_what_it_has_learned_so_far() -> None:
+    """And with draws: an actor whose outputs are moved acts elsewhere at once."""
+    source = source_of(random_steps=0)
+    drawn = np.array([source.step_environment()["actions"] for _ in range(20)])
+    assert drawn.std() > 0.05
+    source.algorithm.actor.net[-1].bias.data[0] = 50.0
+    assert source.step_environment()["actions"].tolist() == [1.0]
+
+
+def test_episodes_start_from_their_own_seeds_and_chain_within() -> None:
+    source, env = source_of(random_steps=1000, seed=3), make_env("Pendulum-v1")
+    made, boundaries = [], []
+    for _ in range(450):
+        made.append(source.step_environment())
+        boundaries.append(source.at_boundary)
+    assert np.flatnonzero(boundaries).tolist() == [199, 399]
+    assert source.episode == 2
+    for number in range(3):
+        first = env.reset(seed=300 + number)[0].astype(np.float32)
+        np.testing.assert_array_equal(made[200 * number]["observations"], first)
+    env.close()
+    for here, there in pairwise(made[:200]):
+        np.testing.assert_array_equal(here["next_observations"], there["observations"])
+    assert [row["truncated"] for row in made] == boundaries
+    assert not any(row["terminated"] for row in made)
+
+
+def test_an_agent_that_remembers_begins_anew_with_each_episode() -> None:
+    algorithm = SAC(PLAN.sac, 11, 3)
+    source = EnvironmentSource(algorithm, "Hopper-v4", seed=0, random_steps=0, episode_seed=lambda episode: episode)
+    source.acting = Policy(CountingActor(11, 3)).start(1)
+    step, total, ended = 0, 0.0, 0
+    for _ in range(300):
+        transition = source.step_environment()
+        np.testing.assert_allclose(transition["actions"][:2], [step / 1000, np.tanh(total / 100)], atol=1e-6)
+        step, total = step + 1, total + transition["rewards"]
+        if source.at_boundary:
+            step, total, ended = 0, 0.0, ended + 1
+    assert ended > 2
+
+
+@pytest.mark.parametrize("random_steps", [150, 230])
+def test_a_source_restored_between_episodes_goes_on_to_the_bit(random_steps: int) -> None:
+    """Only what it saves, its log and the learner's state are carried over."""
+    kept, log = Rows(), Rows()
+    whole, parted, other = (source_of(random_steps, log=rows) for rows in (kept, log, log))
+    batches = [whole.next_batch() for _ in range(420)]
+    for _ in range(200):
+        parted.next_batch()
+    tensors, facts = parted.save()
+    facts = json.loads(json.dumps(facts))  # as a checkpoint holds them
+    learner = parted.algorithm.state_dict()
+    assert (log.flushed, facts["rows"], facts["episode"]) == (200, 200, 1)
+    for _ in range(7):
+        parted.next_batch()  # lost
+    other.algorithm.load_state_dict(learner)
+    other.restore(tensors, facts)
+    assert len(other.buffer) == len(log.rows) == 200
+    again = [other.next_batch() for _ in range(220)]
+    assert [batch is not None for batch in again] == [step > random_steps for step in range(201, 421)]
+    for one, same in zip(batches[200:], again, strict=True):
+        assert one is same is None or all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    for column in FIELDS:
+        np.testing.assert_array_equal([row[column] for row in kept.rows], [row[column] for row in log.rows])
+
+
+class Rows:
+    """A log of transitions in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.flushed = 0
+
+    def append(self, transition: dict[str, Any]) -> None:
+        self.rows.append(transition)
+
+    def flush(self) -> None:
+        self.flushed = len(self.rows)
+
+    def rewind(self, rows: int) -> dict[str, np.ndarray]:
+        self.rows = self.rows[:rows]
+        return {name: np.array([row[name] for row in self.rows]) for name in FIELDS}
 
 
 # Agents
@@ -89,25 +200,26 @@ def test_an_agent_keeps_experience_evaluations_and_snapshots(agent: Agent) -> No
     assert len(np.unique(starts, axis=0)) == 3
     np.testing.assert_array_equal(experience.next_observations[0], experience.observations[1])
     for step in (100, 600):
-        assert agent.policy(step).action_high == (2.0,)
+        assert agent.policy(step).action_space == ActionSpace((-2.0,), (2.0,))
 
 
 def test_an_agent_killed_and_started_again_equals_one_that_was_not(agent: Agent, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     code = (
+        "import os, signal\n"
+        "from mildly.algorithms.extras import AnchoredExtras\n"
         "from mildly.algorithms.sac import SACConfig\n"
         "from mildly.collect.agent import AgentPlan, train_agent\n"
-        f"train_agent({str(folder)!r}, {PLAN!r}, {STEPS})"
+        "kill = lambda step, value: os.kill(os.getpid(), signal.SIGKILL) if step == 333 else None\n"
+        f"train_agent({str(folder)!r}, {PLAN!r}, {STEPS}, kill)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], env={"OMP_NUM_THREADS": "1"})
-    lines = folder / "evaluations.jsonl"
-    until = time.monotonic() + 60
-    while not (lines.exists() and '"step": 300' in lines.read_text()) and time.monotonic() < until:
-        time.sleep(0.005)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, "-c", code], env={"OMP_NUM_THREADS": "1"}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert '"step": 300' in (folder / "evaluations.jsonl").read_text()
     _, facts = checkpoint.load(folder / "checkpoint.safetensors")
     assert facts["step"] == 200, "killed in the middle of the second episode"
+    assert (facts["phase"], facts["phase_step"]) == ("", 200)
+    assert (facts["source"]["rows"], facts["source"]["episode"]) == (200, 1)
     (folder / "experience.bin").open("ab").write(b"half a record")
     assert content(folder) != content(agent.path)
     assert train_agent(folder, PLAN, STEPS).steps == 600
@@ -120,6 +232,38 @@ def test_an_agent_trained_longer_equals_one_trained_so_at_once(agent: Agent, tmp
     assert content(short.path) != content(agent.path)
     train_agent(short.path, PLAN, STEPS)
     assert content(short.path) == content(agent.path)
+
+
+def test_an_agent_killed_before_its_first_checkpoint_starts_over(agent: Agent, tmp_path: Path) -> None:
+    def interrupted(step: int, value: float) -> None:
+        if step == 150:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_agent(tmp_path / "agent", PLAN, STEPS, interrupted)
+    assert not (tmp_path / "agent" / "checkpoint.safetensors").exists()
+    assert len(Run(tmp_path / "agent").evaluations()) == 2
+    train_agent(tmp_path / "agent", PLAN, STEPS)
+    assert content(tmp_path / "agent") == content(agent.path)
+
+
+def test_an_agent_has_lines_of_metrics_once_it_learns(agent: Agent, tmp_path: Path) -> None:
+    """Every thousand steps; an agent of 600 has none yet, but its sums wait in the checkpoint."""
+    assert Run(agent.path).metrics() == []
+    tensors, facts = checkpoint.load(agent.path / "checkpoint.safetensors")
+    assert facts["counts"]["loss_td"] == 600 - PLAN.random_steps
+    assert tensors["sums.loss_td"].item() > 0
+    longer = train_agent(Path(shutil.copytree(agent.path, tmp_path / "agent")), PLAN, 1000)
+    (line,) = Run(longer.path).metrics()
+    assert line["step"] == 1000
+    assert line["loss_td"] > 0
+
+
+def test_progress_has_every_step_and_the_last_evaluations_return(tmp_path: Path) -> None:
+    seen: list[tuple[int, float]] = []
+    made = train_agent(tmp_path / "agent", PLAN, 100, lambda step, value: seen.append((step, value)))
+    returns = returns_of(made)
+    assert seen == [(step, returns[step // 100 * 100]) for step in range(1, 201)]
 
 
 def test_a_trained_agent_is_used_again_at_once(agent: Agent) -> None:
@@ -200,6 +344,21 @@ def test_damage_and_foreign_folders_are_told(agent: Agent, tmp_path: Path) -> No
     with pytest.raises(MildlyError, match=r"agent\.json: damaged"):
         read_plan(damaged)
     assert read_plan(tmp_path) is None
+
+
+def test_an_agent_of_an_older_version_is_refused_in_one_sentence_and_untouched(
+    agent: Agent, tmp_path: Path, refused: Refused
+) -> None:
+    folder = Path(shutil.copytree(agent.path, tmp_path / "agent"))
+    said = json.loads((folder / "agent.json").read_text())
+    said["plan"]["sac"]["hidden"] = said["plan"]["sac"].pop("hidden_dims")  # as it was called then
+    (folder / "agent.json").write_text(json.dumps(said | {"format": 1}))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    told = f"{folder / 'agent.json'}: of another version of mildly (format 1; this one reads 2). Train it again"
+    assert refused(train_agent, folder=folder, plan=PLAN, steps=STEPS).startswith(told)
+    args = ["--env", "Pendulum-v1", "--kind", "medium", "--agent", str(folder)]
+    assert f"error: {told}" in refused.command("data", "collect", "out", *args)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 # Policies

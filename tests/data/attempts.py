@@ -47,11 +47,3 @@ def attempt_bytes(name: str, content: bytes) -> Dataset | None:
         path = Path(folder) / name
         path.write_bytes(content)
         return attempt(path)
-
-
-def refused(path: Path, *words: str) -> None:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset(path)
-    assert attempt(path) is None
-    for word in (str(path), *words):
-        assert word in str(caught.value)

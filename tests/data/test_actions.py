@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import tiny_fields
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import Meta
@@ -57,27 +57,27 @@ def bounds(low: float | tuple[float, ...], high: float | tuple[float, ...], **mo
 def test_given_bounds_are_mapped_to_minus_one_and_one() -> None:
     actions, meta, notes = scaled([[-3.0, 10.0], [5.0, 30.0], [1.0, 20.0]], bounds((-3, 10), (5, 30)))
     assert actions.tolist() == [[-1, -1], [1, 1], [0, 0]]
-    assert (meta.action_low, meta.action_high) == ((-3, 10), (5, 30))
+    assert meta.action_space == ActionSpace((-3, 10), (5, 30))
     assert notes == ["Actions were mapped to [-1, 1] from the bounds of the options: -3 to 5, 10 to 30."]
 
 
 def test_one_bound_is_meant_for_all_columns() -> None:
     actions, meta, _ = scaled([[-4.0, 4.0], [2.0, 0.0]], bounds(-4, 4))
     assert actions.tolist() == [[-1, 1], [0.5, 0]]
-    assert (meta.action_low, meta.action_high) == ((-4, -4), (4, 4))
+    assert meta.action_space == ActionSpace((-4, -4), (4, 4))
 
 
 def test_the_log_s_own_bounds_come_before_the_environment_s() -> None:
-    actions, meta, notes = scaled([[-4.0], [2.0]], env_id="Pendulum-v1", action_low=(-4.0,), action_high=(4.0,))
+    actions, meta, notes = scaled([[-4.0], [2.0]], env_id="Pendulum-v1", action_space=ActionSpace((-4.0,), (4.0,)))
     assert actions.tolist() == [[-1], [0.5]]
-    assert meta.action_low == (-4.0,)
+    assert meta.action_space == ActionSpace((-4.0,), (4.0,))
     assert "the bounds of the log" in notes[0]
 
 
 def test_the_environment_s_bounds_are_used_where_nobody_gives_any() -> None:
     actions, meta, notes = scaled([[-2.0], [1.5], [0.0]], env_id="Pendulum-v1")
     assert actions.tolist() == [[-1], [0.75], [0]]
-    assert (meta.action_low, meta.action_high) == ((-2.0,), (2.0,))
+    assert meta.action_space == ActionSpace((-2.0,), (2.0,))
     assert notes == ["Actions were mapped to [-1, 1] from the bounds of the environment: -2 to 2."]
 
 
@@ -97,7 +97,7 @@ def test_an_environment_with_another_number_of_actions_is_refused() -> None:
 def test_bounds_are_found_in_the_data_and_the_note_says_so() -> None:
     actions, meta, notes = scaled([[-3.0], [1.0], [5.0]])
     assert actions.tolist() == [[-1], [0], [1]]
-    assert (meta.action_low, meta.action_high) == ((-3.0,), (5.0,))
+    assert meta.action_space == ActionSpace((-3.0,), (5.0,))
     assert "found in the data: -3 to 5" in notes[0]
     assert "--action-low and --action-high" in notes[0]
 
@@ -106,7 +106,7 @@ def test_columns_that_use_both_signs_within_one_are_left_alone() -> None:
     values = np.float32([[-0.3, 0.9], [0.2, -0.1]])
     actions, meta, notes = scaled(values)
     assert actions.tolist() == values.tolist()
-    assert (meta.action_low, meta.action_high, notes) == (None, None, [KEPT])
+    assert (meta.action_space, notes) == (None, [KEPT])
 
 
 @pytest.mark.parametrize("second", [[-0.5, 0.5, 0.1], [-0.5, -0.1, -0.2], [-1.0004, 0.0, 0.0]])
@@ -114,19 +114,19 @@ def test_a_one_sided_column_is_kept_where_others_show_that_the_actions_are_scale
     values = np.float32([[0.0, 0.25, 0.5], second]).T
     actions, meta, notes = scaled(values)
     assert actions.tolist() == values.tolist()
-    assert (meta.action_low, meta.action_high, notes) == (None, None, [KEPT])
+    assert (meta.action_space, notes) == (None, [KEPT])
 
 
 def test_one_column_beyond_the_range_has_all_columns_mapped_from_what_they_show() -> None:
     actions, meta, _ = scaled([[0.0, -0.5, -3.0], [0.25, 0.5, 1.0], [1.0, 0.0, 5.0]])
     assert actions.tolist() == [[-1, -1, -1], [-0.5, 1, 0], [1, 0, 1]]
-    assert (meta.action_low, meta.action_high) == ((0, -0.5, -3), (1, 0.5, 5))
+    assert meta.action_space == ActionSpace((0, -0.5, -3), (1, 0.5, 5))
 
 
 def test_one_sided_actions_are_mapped_even_within_the_range() -> None:
     actions, meta, _ = scaled([[0.0], [0.25], [1.0]])
     assert actions[:, 0].tolist() == [-1, -0.5, 1]
-    assert (meta.action_low, meta.action_high) == ((0,), (1,))
+    assert meta.action_space == ActionSpace((0,), (1,))
 
 
 def test_long_lists_of_bounds_are_shortened() -> None:
@@ -142,19 +142,19 @@ def test_the_real_door_demonstrations_are_kept_as_they_are() -> None:
         low, high = raw["actions"].min(axis=0), raw["actions"].max(axis=0)
     np.testing.assert_allclose(dataset.actions.min(axis=0), low, atol=0.2)
     np.testing.assert_allclose(dataset.actions.max(axis=0), high, atol=0.2)
-    assert (dataset.meta.action_low, KEPT in dataset.meta.notes) == (None, True)
+    assert (dataset.meta.action_space, KEPT in dataset.meta.notes) == (None, True)
 
 
 def test_a_constant_column_becomes_zero_and_can_be_undone() -> None:
     actions, meta, _ = scaled([[7.0, -3.0], [7.0, 3.0]])
     assert actions.tolist() == [[0, -1], [0, 1]]
-    assert (meta.action_low, meta.action_high) == ((6, -3), (8, 3))
+    assert meta.action_space == ActionSpace((6, -3), (8, 3))
 
 
 def test_bounds_are_found_over_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mildly.data.dataset._BLOCK", 2)
     actions, meta, _ = scaled([[0.0], [4.0], [8.0], [-2.0], [3.0]])
-    assert (meta.action_low, meta.action_high) == ((-2,), (8,))
+    assert meta.action_space == ActionSpace((-2,), (8,))
     assert actions[:, 0].tolist() == np.float32([-0.6, 0.2, 1, -1, 0]).tolist()
 
 
@@ -163,8 +163,8 @@ def test_found_bounds_always_lead_into_the_range_and_back(values: list[list[floa
     given_actions = np.array(values, dtype=np.float32)
     actions, meta, _ = scaled(given_actions)
     assert np.abs(actions).max() <= 1 + 1e-3
-    low, high = np.array(meta.action_low or [-1] * 3), np.array(meta.action_high or [1] * 3)
-    np.testing.assert_allclose(low + (actions + 1.0) * (high - low) / 2, given_actions, atol=1e-3, rtol=1e-5)
+    space = meta.action_space or ActionSpace.unit(3)
+    np.testing.assert_allclose(space.from_unit(actions.astype(np.float64)), given_actions, atol=1e-3, rtol=1e-5)
 
 
 # Already scaled
@@ -174,11 +174,11 @@ def test_scaled_actions_are_left_alone_and_bounds_say_what_they_mean() -> None:
     values = [[-1.0], [0.5]]
     actions, meta, notes = scaled(values, bounds(-3, 5, scaled=True))
     assert actions.tolist() == values
-    assert (meta.action_low, meta.action_high) == ((-3.0,), (5.0,))
+    assert meta.action_space == ActionSpace((-3.0,), (5.0,))
     assert notes == ["The actions are in [-1, 1] already; -1 and +1 now mean -3 to 5."]
     actions, meta, _ = scaled([[0.2], [0.9]], known=True)  # one-sided, and yet not looked at
     assert actions.tolist() == np.float32([[0.2], [0.9]]).tolist()
-    assert meta.action_low is None
+    assert meta.action_space is None
 
 
 def test_scaled_actions_need_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_actions_that_fill_the_range_where_the_environment_allows_more_are_taken
     actions, meta, notes = scaled([[-largest], [largest / 2]], env_id="Pendulum-v1")
     assert actions[0, 0] == pytest.approx(-largest if guess else -largest / 2)
     assert ("taken for scaled already" in notes[0]) == guess
-    assert (meta.action_low, meta.action_high) == ((-2.0,), (2.0,))
+    assert meta.action_space == ActionSpace((-2.0,), (2.0,))
 
 
 def test_the_real_pendulum_replay_is_recognized_as_scaled() -> None:
@@ -202,7 +202,7 @@ def test_the_real_pendulum_replay_is_recognized_as_scaled() -> None:
     dataset = load_dataset(REPLAY, env="Pendulum-v1")
     with np.load(REPLAY) as raw:
         np.testing.assert_array_equal(dataset.actions, raw["actions"])
-    assert (dataset.meta.action_low, dataset.meta.action_high) == ((-2.0,), (2.0,))
+    assert dataset.meta.action_space == ActionSpace((-2.0,), (2.0,))
     assert any("taken for scaled already" in note for note in dataset.meta.notes)
     # The environment's own equation, with torque = 2 a, gives the new speed (the file's time-outs have a reset's).
     inside = ~dataset.truncated
@@ -239,12 +239,12 @@ def test_without_refusal_all_stays_as_it_is() -> None:
     assert actions[[0, 2], 0].tolist() == [-1, 2]
     assert np.isnan(actions[1, 0])
     assert np.isinf(actions[3, 0])
-    assert meta.action_low == (-3.0,)
+    assert meta.action_space == ActionSpace((-3.0,), (5.0,))
 
 
 def test_bounds_are_found_around_nan_and_infinities() -> None:
     actions, meta, _ = scaled([[-3.0, np.nan], [np.nan, np.nan], [5.0, np.inf]], refuse=False)
-    assert (meta.action_low, meta.action_high) == ((-3, -1), (5, 1))
+    assert meta.action_space == ActionSpace((-3, -1), (5, 1))
     assert actions[[0, 2], 0].tolist() == [-1, 1]
 
 
@@ -252,10 +252,10 @@ def test_bounds_are_found_around_nan_and_infinities() -> None:
     ("low", "high", "words"),
     [
         ((-1, -1, -1), (1, 1, 1), r"log\.csv: action-low: 3 given for 2 action column\(s\); give one, or one for each"),
-        ((-1, 2), (1, 2), "action-low must be below action-high in every column, got -1 to 1, 2 to 2"),
-        ((3,), (-3,), "action-low must be below action-high"),
-        ((-np.inf,), (np.inf,), "action-low must be below action-high"),
-        ((np.nan,), (1.0,), "action-low must be below action-high"),
+        ((-1, 2), (1, 2), "action-low and action-high: .* the lower below the upper, got -1 to 1, 2 to 2"),
+        ((3,), (-3,), "action-low and action-high: .* the lower below the upper"),
+        ((-np.inf,), (np.inf,), "action-low and action-high: .* the lower below the upper"),
+        ((np.nan,), (1.0,), "action-low and action-high: .* the lower below the upper"),
     ],
 )
 def test_wrong_bounds_are_refused(low: tuple[float, ...], high: tuple[float, ...], words: str) -> None:
@@ -263,9 +263,14 @@ def test_wrong_bounds_are_refused(low: tuple[float, ...], high: tuple[float, ...
         scaled([[0.0, 0.0]], bounds(low, high))
 
 
-def test_a_log_whose_own_bounds_leave_no_room_is_refused() -> None:
-    with pytest.raises(MildlyError, match=r"log\.csv: its own lower action bound must be below the upper one"):
-        scaled([[0.0]], action_low=(1.0,), action_high=(1.0,))
+def test_a_log_whose_own_bounds_are_too_few_is_refused() -> None:
+    with pytest.raises(MildlyError, match=r"log\.csv: states 1 action bounds for 2 action column"):
+        scaled([[0.0, 0.0]], action_space=ActionSpace.unit(1))
+
+
+def test_a_constant_too_large_to_have_bounds_around_it_is_refused() -> None:
+    with pytest.raises(MildlyError, match=r"log\.csv: the bounds found in its actions cannot be used"):
+        scaled([[1e30], [1e30]])
 
 
 # The way back
@@ -282,14 +287,14 @@ def test_the_policy_undoes_the_mapping(tmp_path: Path) -> None:
     fields = {**tiny_fields(ALGORITHMS["bc"]), "batch_size": 64, "actor_lr": 0.01, "steps": 300}
     run = train("bc", dataset=dataset, **fields, out=tmp_path / "run")
     policy = load_policy(run.path)
-    assert (policy.action_low, policy.action_high) == ((-3.0,), (5.0,))
+    assert policy.action_space == ActionSpace((-3.0,), (5.0,))
     far = policy.act(random.normal(size=(200, 3)) * 1e4)
     assert far.min() >= -3
     assert far.max() <= 5
     one_side, other = policy.act(np.array([[2.0, 0, 0], [-2.0, 0, 0]]))
     assert one_side[0] > 2.5
     assert other[0] < -0.5
-    raw = dataclasses.replace(policy, action_low=None, action_high=None)
+    raw = dataclasses.replace(policy, action_space=None)
     seen = np.asarray(dataset.observations[:50])
     np.testing.assert_allclose(policy.act(seen), 1 + 4 * raw.act(seen), atol=1e-5)  # the mapping's inverse
 
@@ -297,8 +302,8 @@ def test_the_policy_undoes_the_mapping(tmp_path: Path) -> None:
 def test_mapping_and_policy_are_inverse_to_each_other() -> None:
     values = np.random.default_rng(1).uniform(-3, 5, (50, 1)).astype(np.float32)
     actions, meta, _ = scaled(values, bounds(-3, 5))
-    low, high = np.float32(meta.action_low), np.float32(meta.action_high)
-    np.testing.assert_allclose(low + (actions + 1) * (high - low) / 2, values, atol=1e-6)
+    assert meta.action_space is not None
+    np.testing.assert_allclose(meta.action_space.from_unit(actions), values, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

@@ -11,10 +11,11 @@ from unittest import mock
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import Refused
+from hypothesis import given, settings, strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, steps_of, transitions
 
+from mildly.action_space import ActionSpace
 from mildly.data.dataset import Dataset
 from mildly.data.formats import arrays
 from mildly.data.registry import load_dataset
@@ -65,19 +66,10 @@ def assert_golden(dataset: Dataset) -> None:
     np.testing.assert_array_equal(dataset.observations, LOG["observations"][:5])
     np.testing.assert_array_equal(dataset.next_observations[[0, 1, 3, 4]], LOG["observations"][[1, 2, 4, 5]])
     np.testing.assert_allclose(dataset.actions[:, 0], [-1, 1, -1 / 3, -1, 2 / 3], rtol=1e-6)
-    assert (dataset.meta.action_low, dataset.meta.action_high) == ((-2.0,), (4.0,))
+    assert dataset.meta.action_space == ActionSpace((-2.0,), (4.0,))
     assert dataset.terminated.tolist() == [False, False, True, False, False]
     assert dataset.truncated.tolist() == [False, False, False, False, True]
     assert dataset.episode_returns().tolist() == [7, 24]
-
-
-def refused(path: Path, *words: str, **options: str) -> None:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset(path, **options)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    for word in words:
-        assert word in message
 
 
 # Golden
@@ -107,12 +99,14 @@ def test_the_usual_names_are_known(tmp_path: Path, save: Save, names: tuple[str,
 
 
 @every_format
-def test_other_names_can_be_said(tmp_path: Path, save: Save) -> None:
+def test_other_names_can_be_said(tmp_path: Path, save: Save, refused: Refused) -> None:
     names = ("sensors", "torque", "score", "crashed", "stopped")
     path = save(tmp_path, dict(zip(names, LOG.values(), strict=True)))
-    refused(path, "lacks observations", "found crashed, score, sensors, stopped, torque", "--obs NAME")
+    refused.dataset(path, "lacks observations", "found crashed, score, sensors, stopped, torque", "--obs NAME")
     said = dict(zip(("obs", "action", "reward", "terminated", "truncated"), names, strict=True))
-    refused(path, "lacks next_observations (an array called later)", "--next-obs NAME", **said, next_obs="later")
+    refused.dataset(
+        path, "lacks next_observations (an array called later)", "--next-obs NAME", **said, next_obs="later"
+    )
     assert_golden(load_dataset(path, **said))
 
 
@@ -204,7 +198,8 @@ def test_any_flags_and_episodes_in_any_blocks_follow_the_slow_rules(
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(arrays, "_BLOCK_BYTES", 8 * size):
         path = save(Path(folder), columns)
         if not expected:
-            refused(path, "no row has a next observation", drop_bad_rows=drop)
+            with pytest.raises(MildlyError, match="no row has a next observation"):
+                load_dataset(path, drop_bad_rows=drop)
             return
         assert_same(load_dataset(path, scaled=True, drop_bad_rows=drop, verify=False), expected)
 
@@ -214,10 +209,10 @@ def test_any_flags_and_episodes_in_any_blocks_follow_the_slow_rules(
 
 @every_format
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards"])
-def test_a_missing_array_is_named_with_the_option(tmp_path: Path, save: Save, field: str) -> None:
+def test_a_missing_array_is_named_with_the_option(tmp_path: Path, save: Save, field: str, refused: Refused) -> None:
     option = {"observations": "--obs", "actions": "--action", "rewards": "--reward"}[field]
     path = save(tmp_path, {name: values for name, values in LOG.items() if name != field})
-    refused(path, f"lacks {field}", f"mildly data convert SRC DST {option} NAME")
+    refused.dataset(path, f"lacks {field}", f"mildly data convert SRC DST {option} NAME")
 
 
 BAD_TYPES: dict[str, Any] = {
@@ -231,17 +226,21 @@ BAD_TYPES: dict[str, Any] = {
 @every_format
 @pytest.mark.parametrize("kind", BAD_TYPES)
 @pytest.mark.parametrize("field", ["rewards", "terminals"])
-def test_arrays_that_hold_no_numbers_are_named(tmp_path: Path, save: Save, kind: str, field: str) -> None:
+def test_arrays_that_hold_no_numbers_are_named(
+    tmp_path: Path, save: Save, kind: str, field: str, refused: Refused
+) -> None:
     values = BAD_TYPES[kind]
     if save is save_hdf5 and values.dtype.kind == "U":
         values = values.tolist()
-    refused(save(tmp_path, {**LOG, field: values}), f"'{field}' holds", "expected numbers")
+    refused.dataset(save(tmp_path, {**LOG, field: values}), f"'{field}' holds", "expected numbers")
 
 
 @pytest.mark.parametrize("save", [save_npz, save_npy])
 @pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[s]"])
-def test_dates_are_no_numbers(tmp_path: Path, save: Save, kind: str) -> None:
-    refused(save(tmp_path, {**LOG, "rewards": np.arange(6).astype(kind)}), "'rewards' holds", "expected numbers")
+def test_dates_are_no_numbers(tmp_path: Path, save: Save, kind: str, refused: Refused) -> None:
+    refused.dataset(
+        save(tmp_path, {**LOG, "rewards": np.arange(6).astype(kind)}), "'rewards' holds", "expected numbers"
+    )
 
 
 @every_format
@@ -257,36 +256,40 @@ def test_dates_are_no_numbers(tmp_path: Path, save: Save, kind: str) -> None:
         ("timeouts", np.zeros(0)),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(tmp_path: Path, save: Save, field: str, values: Any) -> None:
-    refused(save(tmp_path, {**LOG, field: values}), f"'{field}' has shape")
+def test_shapes_that_do_not_fit_are_named(
+    tmp_path: Path, save: Save, field: str, values: Any, refused: Refused
+) -> None:
+    refused.dataset(save(tmp_path, {**LOG, field: values}), f"'{field}' has shape")
 
 
 @every_format
-def test_episodes_as_a_dimension_of_their_own_are_told_what_is_expected(tmp_path: Path, save: Save) -> None:
+def test_episodes_as_a_dimension_of_their_own_are_told_what_is_expected(
+    tmp_path: Path, save: Save, refused: Refused
+) -> None:
     columns = {"obs": np.zeros((4, 200, 3)), "actions": np.zeros((4, 200, 1)), "rewards": np.zeros((4, 200))}
     words = "'obs' has shape (4, 200, 3), as if it were (episodes, steps, size)", "(800, 3)", "'timeouts'"
-    refused(save(tmp_path, columns), *words)
+    refused.dataset(save(tmp_path, columns), *words)
 
 
-def test_episodes_in_groups_are_told_what_is_expected(tmp_path: Path) -> None:
+def test_episodes_in_groups_are_told_what_is_expected(tmp_path: Path, refused: Refused) -> None:
     with h5py.File(tmp_path / "demos.hdf5", "w") as file:
         for demo in ("data/demo_0", "data/demo_1"):
             file[f"{demo}/actions"] = np.zeros((5, 2))
             file[f"{demo}/obs/gripper"] = np.zeros((5, 2))
     words = "its arrays are in groups (data/demo_0/actions, data/demo_0/obs/gripper, data/demo_1/actions, ...)"
-    refused(tmp_path / "demos.hdf5", words, "'observations', 'actions' and 'rewards'", "'timeouts'")
+    refused.dataset(tmp_path / "demos.hdf5", words, "'observations', 'actions' and 'rewards'", "'timeouts'")
 
 
 @every_format
-def test_no_rows_are_no_log(tmp_path: Path, save: Save) -> None:
-    refused(save(tmp_path, {name: values[:0] for name, values in LOG.items()}), "'observations' has no rows")
+def test_no_rows_are_no_log(tmp_path: Path, save: Save, refused: Refused) -> None:
+    refused.dataset(save(tmp_path, {name: values[:0] for name, values in LOG.items()}), "'observations' has no rows")
 
 
 @every_format
-def test_a_flag_that_is_nan_is_named(tmp_path: Path, save: Save) -> None:
-    refused(save(tmp_path, {**LOG, "terminals": np.array([0, 0, np.nan, 0, 0, 0])}), "'terminals' has NaN")
+def test_a_flag_that_is_nan_is_named(tmp_path: Path, save: Save, refused: Refused) -> None:
+    refused.dataset(save(tmp_path, {**LOG, "terminals": np.array([0, 0, np.nan, 0, 0, 0])}), "'terminals' has NaN")
 
 
-def test_a_folder_with_nothing_of_ours_is_no_data_set(tmp_path: Path) -> None:
+def test_a_folder_with_nothing_of_ours_is_no_data_set(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
-    refused(tmp_path, "not a data set")
+    refused.dataset(tmp_path, "not a data set")

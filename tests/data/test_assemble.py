@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from slow_log import Row, assert_same, logs, steps_of, transitions
 
 from mildly.data.assemble import Log, Memory, Sink, Steps, assemble, limited

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from attempts import LOG, attempt, attempt_bytes, refused
-from conftest import make_dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from attempts import LOG, attempt, attempt_bytes
+from conftest import Refused, make_dataset
+from hypothesis import given, settings, strategies as st
 
 from mildly.data import formats
 from mildly.data.convert import export
@@ -165,9 +164,9 @@ def test_arrays_of_any_type_and_shape_under_any_name(ending: str, columns: dict[
         attempt(save(Path(folder) / f"log{ending}", {**LOG, **arrays}))
 
 
-def test_names_that_are_exchanged_are_noticed_by_their_shapes(tmp_path: Path) -> None:
+def test_names_that_are_exchanged_are_noticed_by_their_shapes(tmp_path: Path, refused: Refused) -> None:
     columns = {**LOG, "rewards": LOG["observations"], "observations": LOG["rewards"]}
-    refused(save(tmp_path / "log.npz", columns), "'rewards' has shape (6, 2)")
+    refused.dataset(save(tmp_path / "log.npz", columns), "'rewards' has shape (6, 2)")
 
 
 class Hostile:
@@ -223,7 +222,7 @@ def test_an_archive_that_claims_a_universe_of_rows(tmp_path: Path, shape: tuple[
     assert attempt(path) is None
 
 
-def test_an_archive_with_names_that_lead_elsewhere_writes_nothing(tmp_path: Path) -> None:
+def test_an_archive_with_names_that_lead_elsewhere_writes_nothing(tmp_path: Path, refused: Refused) -> None:
     inside = tmp_path / "a" / "b"
     inside.mkdir(parents=True)
     with zipfile.ZipFile(inside / "log.npz", "w") as archive:
@@ -232,7 +231,7 @@ def test_an_archive_with_names_that_lead_elsewhere_writes_nothing(tmp_path: Path
             np.save(file, values)
             archive.writestr(f"../../{name}.npy", file.getvalue())
             archive.writestr(f"/tmp/{name}-mildly-test.npy", file.getvalue())
-    refused(inside / "log.npz", "lacks observations")
+    refused.dataset(inside / "log.npz", "lacks observations")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -261,7 +260,7 @@ def test_archives_of_other_kinds(tmp_path: Path, change: str) -> None:
     ["", "{", "[]", "null", "3", '{"name": 3}', '{"name": "x", "action_low": 3}', '{"name": "x", "notes": 3}', "{}"],
 )
 @pytest.mark.parametrize("ending", ["npz", "hdf5", "parquet"])
-def test_a_damaged_description_of_ours_is_told(tmp_path: Path, ending: str, text: str) -> None:
+def test_a_damaged_description_of_ours_is_told(tmp_path: Path, ending: str, text: str, refused: Refused) -> None:
     path = tmp_path / f"log.{ending}"
     if ending == "parquet":
         columns = {"x": [1.0, 2.0, 3.0], "action": [0.5] * 3, "reward": [0.0] * 3}
@@ -272,7 +271,7 @@ def test_a_damaged_description_of_ours_is_told(tmp_path: Path, ending: str, text
         save(path, LOG)
         with h5py.File(path, "a") as file:
             file.attrs["mildly"] = np.bytes_(text or " ")
-    refused(path, "the description in it is damaged")
+    refused.dataset(path, "the description in it is damaged")
 
 
 # HDF5
@@ -297,7 +296,9 @@ def test_links_that_lead_nowhere_or_in_circles_matter_only_where_they_are_needed
 
 
 @pytest.mark.parametrize("kind", ["soft", "external", "external through a group", "loop", "group", "type"])
-def test_a_needed_array_that_is_a_link_or_something_else_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_needed_array_that_is_a_link_or_something_else_is_refused(
+    tmp_path: Path, kind: str, refused: Refused
+) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     save(tmp_path / "other.hdf5", {"values": LOG["rewards"]})
@@ -318,7 +319,7 @@ def test_a_needed_array_that_is_a_link_or_something_else_is_refused(tmp_path: Pa
         else:
             file["rewards"] = np.dtype("f4")
 
-    refused(with_hdf5(inside, change), "rewards")
+    refused.dataset(with_hdf5(inside, change), "rewards")
 
 
 def test_a_soft_link_within_the_file_is_followed(tmp_path: Path) -> None:
@@ -333,7 +334,7 @@ def test_a_soft_link_within_the_file_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_arrays_that_are_kept_in_other_files_are_refused(tmp_path: Path, there: bool) -> None:
+def test_arrays_that_are_kept_in_other_files_are_refused(tmp_path: Path, there: bool, refused: Refused) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     other = tmp_path / "other.hdf5"
@@ -346,22 +347,22 @@ def test_arrays_that_are_kept_in_other_files_are_refused(tmp_path: Path, there: 
         layout[:] = h5py.VirtualSource(str(other), "values", (6,))
         file.create_virtual_dataset("rewards", layout)  # where the other file is absent, all is zero
 
-    refused(with_hdf5(inside, virtual), "'rewards' is kept in other files")
+    refused.dataset(with_hdf5(inside, virtual), "'rewards' is kept in other files")
     (inside / "log.hdf5").unlink()
 
     def external(file: h5py.File) -> None:
         del file["rewards"]
         file.create_dataset("rewards", (6,), "f8", external=[(str(other), 0, 48)])
 
-    refused(with_hdf5(inside, external), "'rewards' is kept in other files")
+    refused.dataset(with_hdf5(inside, external), "'rewards' is kept in other files")
 
 
-def test_a_shape_that_the_file_cannot_hold_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_shape_that_the_file_cannot_hold_is_refused_at_once(tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "log.hdf5"
     with h5py.File(path, "w") as file:
         for name, values in LOG.items():
             file.create_dataset(name, (10**12, *values.shape[1:]), "f4", chunks=(1024, *values.shape[1:]))
-    refused(path, "far more than the file can hold")
+    refused.dataset(path, "far more than the file can hold")
 
 
 def test_flags_that_were_never_written_are_false(tmp_path: Path) -> None:
@@ -417,8 +418,8 @@ def test_folders_of_damaged_arrays(content: dict[str, bytes], keep_start: bool) 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "null", '{"format": 1}', json.dumps({"format": 1, "meta": {"name": 1}})]
 )
-def test_a_damaged_native_folder(tmp_path: Path, text: str) -> None:
+def test_a_damaged_native_folder(tmp_path: Path, text: str, refused: Refused) -> None:
     path = tmp_path / "log"
     make_dataset(20).save(path)
     (path / "dataset.json").write_text(text)
-    refused(path, "dataset.json")
+    refused.dataset(path, "dataset.json")

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from attempts import attempt, attempt_bytes, refused
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from attempts import attempt, attempt_bytes
+from conftest import Refused
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,9 +44,11 @@ GOOD = "obs_0,action,reward,done\n1,-1,1,0\n2,1,1,0\n3,1,1,1\n"
         (GOOD.replace("2,1,1,0", "inf,1,1,0").encode(), "'observations' has NaN or infinite"),
     ],
 )
-def test_a_bad_table_of_text_is_told_in_a_few_words(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_bad_table_of_text_is_told_in_a_few_words(
+    tmp_path: Path, content: bytes, words: str, refused: Refused
+) -> None:
     (tmp_path / "log.csv").write_bytes(content)
-    refused(tmp_path / "log.csv", words)
+    refused.dataset(tmp_path / "log.csv", words)
 
 
 cells = st.one_of(

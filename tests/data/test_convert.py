@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from mildly.action_space import ActionSpace
 from mildly.cli import main
 from mildly.data.convert import convert, export
 from mildly.data.dataset import Dataset, Meta
@@ -47,8 +48,10 @@ def walk(rows: int, terminal: bool, meta: Meta, seed: int = 0) -> Dataset:
 
 
 def pendulum_like(rows: int = 500) -> Dataset:
-    bounds = {"action_low": (-2.0, -2.0), "action_high": (2.0, 2.0)}
-    return walk(rows, False, Meta("swing-v0", **bounds, source="by hand", notes=("a note", "another, with 'quotes'")))
+    space = ActionSpace((-2.0, -2.0), (2.0, 2.0))
+    return walk(
+        rows, False, Meta("swing-v0", action_space=space, source="by hand", notes=("a note", "another, with 'quotes'"))
+    )
 
 
 def hopper_like(rows: int = 500) -> Dataset:
@@ -147,7 +150,8 @@ def test_options_are_applied_to_a_native_set_too(tmp_path: Path) -> None:
     made = convert(
         tmp_path / "native", tmp_path / "renamed", ImportOptions(name="renamed", reference_min=0, reference_max=1)
     )
-    assert (made.meta.name, made.meta.reference_max, made.meta.action_low) == ("renamed", 1, (-2.0, -2.0))
+    assert (made.meta.name, made.meta.reference_max) == ("renamed", 1)
+    assert made.meta.action_space == ActionSpace((-2.0, -2.0), (2.0, 2.0))
     assert made.meta.fingerprint == pendulum_like().meta.fingerprint
 
 
@@ -156,14 +160,14 @@ def test_columns_cannot_be_named_of_a_set_whose_fields_are_known(tmp_path: Path,
     pendulum_like().save(tmp_path / "native")
     export(pendulum_like(), "minari:mine/set-v0")
     for source in (tmp_path / "native", "pendulum-mixed", "minari:mine/set-v0"):
-        with pytest.raises(MildlyError, match=rf"--{option.replace('_', '-')} can only be said of raw logs"):
+        with pytest.raises(MildlyError, match=rf"--{option.replace('_', '-')} apply only to raw logs"):
             load_dataset(source, **{option: "x"})
 
 
 def test_bounds_given_to_a_scaled_set_say_what_its_actions_mean(tmp_path: Path) -> None:
     pendulum_like().save(tmp_path / "native")
     data = load_dataset(tmp_path / "native", action_low=0, action_high=100)
-    assert (data.meta.action_low, data.meta.action_high) == ((0.0, 0.0), (100.0, 100.0))
+    assert data.meta.action_space == ActionSpace((0.0, 0.0), (100.0, 100.0))
     assert data.actions.tolist() == pendulum_like().actions.tolist()
     assert data.meta.notes[-1] == "The actions are in [-1, 1] already; -1 and +1 now mean 0 to 100."
 
@@ -224,18 +228,18 @@ def test_the_command_takes_bounds_columns_and_limits(tmp_path: Path, capsys: pyt
 
 @pytest.mark.parametrize("ending", ["csv", "tsv.gz"])
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
+    ("space", "words"),
     [
-        (None, None, "--scaled"),
-        ((0.0, 0.0), (100.0, 100.0), "--scaled --action-low 0 --action-high 100"),
-        ((-1e-6, -2.5), (0.1, 3e7), "--scaled --action-low -0.000001 -2.5 --action-high 0.1 30000000"),
-        ((-2.0, -2.0), (1.0, 2.0), "--scaled --action-low -2 --action-high 1 2"),
+        (None, "--scaled"),
+        (ActionSpace((0.0, 0.0), (100.0, 100.0)), "--scaled --action-low 0 --action-high 100"),
+        (ActionSpace((-1e-6, -2.5), (0.1, 3e7)), "--scaled --action-low -0.000001 -2.5 --action-high 0.1 30000000"),
+        (ActionSpace((-2.0, -2.0), (1.0, 2.0)), "--scaled --action-low -2 --action-high 1 2"),
     ],
 )
 def test_a_table_of_text_comes_with_the_options_that_read_it_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, low: Any, high: Any, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, space: ActionSpace | None, words: str
 ) -> None:
-    original = walk(50, True, Meta("set", action_low=low, action_high=high))
+    original = walk(50, True, Meta("set", action_space=space))
     original.save(tmp_path / "native")
     code, out, _ = run(capsys, tmp_path / "native", tmp_path / f"set.{ending}")
     assert code == 0
@@ -243,7 +247,7 @@ def test_a_table_of_text_comes_with_the_options_that_read_it_back(
     assert told == f"- set.{ending} cannot say what its actions mean: read it back with {words}"
     code, _, _ = run(capsys, tmp_path / f"set.{ending}", tmp_path / "again", *words.split())
     again = load_dataset(tmp_path / "again")
-    assert (again.meta.action_low, again.meta.action_high) == (low, high)
+    assert again.meta.action_space == space
     assert again.meta.fingerprint == original.meta.fingerprint
 
 
@@ -408,5 +412,6 @@ def test_every_real_file_is_read_checked_and_learnt_from(tmp_path: Path, path: P
     dataset = load_dataset(path)
     errors = [finding for finding in check(dataset, thorough=False) if finding.severity == "error"]
     assert errors == []
-    run = train("bc", dataset, steps=20, eval_every=100, hidden=(8, 8), batch_size=16, out=tmp_path / "run", threads=1)
+    fields = {"hidden_dims": (8, 8), "batch_size": 16}
+    run = train("bc", dataset, steps=20, eval_every=100, out=tmp_path / "run", threads=1, **fields)
     assert (run.path / "policy" / "policy.json").is_file()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mildly.data.dataset import Dataset
 from mildly.data.formats.csv_dialect import Dialect, detect

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from conftest import Refused
+from hypothesis import assume, given, settings, strategies as st
 
 from mildly.data.dataset import Dataset
 from mildly.data.formats import d4rl
 from mildly.data.registry import load_dataset
-from mildly.errors import MildlyError
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -326,80 +325,72 @@ def test_the_shifted_view_equals_the_slow_loop_on_any_flags(drawn: list[tuple[bo
 # Bad input
 
 
-def refused(path: Path, *words: str) -> str:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    for word in words:
-        assert word in message
-    return message
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "hopper-medium-v2.hdf5", "no such file")
-    refused(tmp_path, "not a data set")
+def test_a_missing_file_is_named(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(tmp_path / "hopper-medium-v2.hdf5", "no such file")
+    refused.dataset(tmp_path, "not a data set")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.95])
-def test_a_file_cut_short_is_named(tmp_path: Path, share: float) -> None:
+def test_a_file_cut_short_is_named(tmp_path: Path, share: float, refused: Refused) -> None:
     path = write(tmp_path / "hopper-medium-v2.hdf5", columns_of(200))
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    refused(path, "cut short")
+    refused.dataset(path, "cut short")
 
 
-def test_a_real_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_real_file_cut_short_is_named(tmp_path: Path, refused: Refused) -> None:
     content = real("mujoco/hopper_medium-v2").read_bytes()
     path = tmp_path / "hopper_medium-v2.hdf5"
     path.write_bytes(content[: len(content) // 2])
-    refused(path, "cut short")
+    refused.dataset(path, "cut short")
 
 
-def test_a_file_that_is_not_hdf5_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_hdf5_is_named(tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "hopper-medium-v2.hdf5"
     path.write_text("observations,actions\n1,2\n")
-    refused(path, "not what its name says")
+    refused.dataset(path, "not what its name says")
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards", "terminals"])
 @pytest.mark.parametrize("instead", ["nothing", "group"])
-def test_a_required_key_that_is_absent_or_a_group_is_named(tmp_path: Path, key: str, instead: str) -> None:
+def test_a_required_key_that_is_absent_or_a_group_is_named(
+    tmp_path: Path, key: str, instead: str, refused: Refused
+) -> None:
     path = write(tmp_path / "hopper-medium-v2.hdf5", columns_of(6))
     with h5py.File(path, "a") as file:
         del file[key]
         if instead == "group":
             file.create_group(key)["values"] = np.zeros(6)
-    refused(path, key)
+    refused.dataset(path, key)
 
 
 @pytest.mark.parametrize("key", ["next_observations", "timeouts"])
-def test_an_optional_key_that_is_a_group_is_named(tmp_path: Path, key: str) -> None:
+def test_an_optional_key_that_is_a_group_is_named(tmp_path: Path, key: str, refused: Refused) -> None:
     path = write(tmp_path / "hopper-medium-v2.hdf5", with_next(columns_of(6)))
     with h5py.File(path, "a") as file:
         del file[key]
         file.create_group(key)["values"] = np.zeros(6)
-    refused(path, f"'{key}'")
+    refused.dataset(path, f"'{key}'")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards", "next_observations", "terminals", "timeouts"])
-def test_values_that_are_not_finite_are_named(tmp_path: Path, key: str, value: float) -> None:
+def test_values_that_are_not_finite_are_named(tmp_path: Path, key: str, value: float, refused: Refused) -> None:
     columns = with_next(columns_of(6))
     columns[key] = columns[key].astype(np.float64)
     columns[key][2] = value
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "NaN or infinite")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "NaN or infinite")
 
 
-def test_values_too_large_for_float32_are_refused(tmp_path: Path) -> None:
+def test_values_too_large_for_float32_are_refused(tmp_path: Path, refused: Refused) -> None:
     columns = columns_of(6, dtype=np.float64)
     columns["rewards"][2] = 1e300
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'rewards'", "infinite")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'rewards'", "infinite")
 
 
 @pytest.mark.parametrize("key", ["actions", "rewards", "terminals", "timeouts", "next_observations"])
 @pytest.mark.parametrize("change", ["a row less", "a dimension more", "a scalar"])
-def test_shapes_that_disagree_are_named(tmp_path: Path, key: str, change: str) -> None:
+def test_shapes_that_disagree_are_named(tmp_path: Path, key: str, change: str, refused: Refused) -> None:
     columns: dict[str, Any] = with_next(columns_of(6))
     if change == "a row less":
         columns[key] = columns[key][:-1]
@@ -407,43 +398,43 @@ def test_shapes_that_disagree_are_named(tmp_path: Path, key: str, change: str) -
         columns[key] = np.stack([columns[key]] * 2, axis=-1)
     else:
         columns[key] = columns[key].flat[0]
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "6 rows")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "6 rows")
 
 
-def test_next_observations_of_another_width_are_named(tmp_path: Path) -> None:
+def test_next_observations_of_another_width_are_named(tmp_path: Path, refused: Refused) -> None:
     columns = with_next(columns_of(6))
     columns["next_observations"] = columns["next_observations"][:, :2]
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'next_observations'")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'next_observations'")
 
 
 @pytest.mark.parametrize("stores_next", [False, True])
-def test_actions_far_outside_the_bounds_are_named(tmp_path: Path, stores_next: bool) -> None:
+def test_actions_far_outside_the_bounds_are_named(tmp_path: Path, stores_next: bool, refused: Refused) -> None:
     columns = columns_of(6)
     columns["actions"][1, 1] = 2.5
     columns = with_next(columns) if stores_next else columns
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'actions'", "row 1, column 1", "2.5")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), "'actions'", "row 1, column 1", "2.5")
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards", "terminals", "timeouts"])
-def test_strings_instead_of_numbers_are_named(tmp_path: Path, key: str) -> None:
+def test_strings_instead_of_numbers_are_named(tmp_path: Path, key: str, refused: Refused) -> None:
     columns: dict[str, Any] = columns_of(6)
     columns[key] = ["left", "right"] * 3
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "expected numbers")
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns), f"'{key}'", "expected numbers")
 
 
 @pytest.mark.parametrize("stores_next", [False, True])
-def test_empty_arrays_are_refused(tmp_path: Path, stores_next: bool) -> None:
+def test_empty_arrays_are_refused(tmp_path: Path, stores_next: bool, refused: Refused) -> None:
     columns = with_next(columns_of(6)) if stores_next else columns_of(6)
     path = write(tmp_path / "hopper-medium-v2.hdf5", {key: value[:0] for key, value in columns.items()})
-    refused(path, "'observations'", "no rows")
+    refused.dataset(path, "'observations'", "no rows")
 
 
-def test_a_null_dataspace_is_refused(tmp_path: Path) -> None:
+def test_a_null_dataspace_is_refused(tmp_path: Path, refused: Refused) -> None:
     columns: dict[str, Any] = columns_of(6)
     columns["observations"] = h5py.Empty("f4")
-    refused(write(tmp_path / "hopper-medium-v2.hdf5", columns))
+    refused.dataset(write(tmp_path / "hopper-medium-v2.hdf5", columns))
 
 
-def test_a_shifted_file_whose_rows_all_lack_a_successor_is_refused(tmp_path: Path) -> None:
-    refused(write(tmp_path / "hopper-medium-v0.hdf5", columns_of(1)), "no row has a next observation")
-    refused(write(tmp_path / "hopper-random-v0.hdf5", columns_of(3, timeouts=(0, 1))), "next observation")
+def test_a_shifted_file_whose_rows_all_lack_a_successor_is_refused(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(write(tmp_path / "hopper-medium-v0.hdf5", columns_of(1)), "no row has a next observation")
+    refused.dataset(write(tmp_path / "hopper-random-v0.hdf5", columns_of(3, timeouts=(0, 1))), "next observation")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mildly.action_space import ActionSpace
 from mildly.data.dataset import FIELDS, Dataset, Meta, normalized_score
 from mildly.errors import MildlyError
 
@@ -232,16 +232,23 @@ def test_the_fingerprint_does_not_depend_on_memory_layout() -> None:
     assert build(fortran).meta.fingerprint == build(arrays).meta.fingerprint
 
 
+def test_an_action_space_of_another_size_is_refused() -> None:
+    with pytest.raises(MildlyError, match="its action space has 7 dimensions, 'actions' 2"):
+        build(arrays_of(), action_space=ActionSpace.unit(7))
+
+
 # Saving and loading
 
 
 @QUICK
-@given(raw_arrays(), st.text(max_size=10), st.none() | st.lists(st.floats(-9, 9), min_size=1, max_size=3))
+@given(raw_arrays(), st.text(max_size=10), st.none() | st.floats(-9, 9))
 def test_a_saved_set_comes_back_with_content_meta_and_fingerprint(
-    arrays: dict[str, np.ndarray], source: str, low: list[float] | None
+    arrays: dict[str, np.ndarray], source: str, low: float | None
 ) -> None:
     meta = Meta(name="little", env_id="Pendulum-v1", reference_min=-3.5, source=source)
-    meta = dataclasses.replace(meta, action_low=tuple(low) if low else None)
+    if low is not None:
+        size = arrays["actions"].shape[1]
+        meta = dataclasses.replace(meta, action_space=ActionSpace((low,) * size, (9.5,) * size))
     dataset = Dataset.from_arrays(**arrays, meta=meta)
     with tempfile.TemporaryDirectory() as parent:
         loaded = Dataset.load(dataset.save(Path(parent) / "deep" / "little"))
@@ -327,6 +334,9 @@ def test_a_folder_that_is_not_there_or_no_data_set_is_refused(tmp_path: Path) ->
         '{"format": 1, "meta": {}}',
         '{"format": 1, "meta": {"name": "x", "action_low": 3}}',
         '{"format": 1, "meta": {"name": "x", "action_high": ["high"]}}',
+        '{"format": 1, "meta": {"name": "x", "action_low": [1], "action_high": [1]}}',
+        '{"format": 1, "meta": {"name": "x", "action_low": [1], "action_high": null}}',
+        '{"format": 1, "meta": {"name": "x", "action_kind": "discrete"}}',
     ],
 )
 def test_a_damaged_description_is_named(folder: Path, text: str) -> None:

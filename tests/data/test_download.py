@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import Refused
+from hypothesis import given, settings, strategies as st
 
 from mildly.data import download as module
 from mildly.data.download import download
@@ -113,13 +113,15 @@ def get(server: Server, target: Path, size: int | None = len(CONTENT), sha256: s
     return download(server.address, target, size=size, sha256=sha256)
 
 
-def refused(server: Server, target: Path, *words: str, **given: str | int | None) -> str:
-    with pytest.raises(MildlyError) as caught:
-        get(server, target, **given)  # type: ignore[arg-type]
-    assert not target.exists()
-    for word in words:
-        assert word in str(caught.value)
-    return str(caught.value)
+@pytest.fixture
+def fails(server: Server, target: Path, refused: Refused) -> Callable[..., None]:
+    """A download that must fail with these words and leave no file."""
+
+    def check(*words: str, **given: str | int | None) -> None:
+        refused(get, *words, server=server, target=target, **given)
+        assert not target.exists()
+
+    return check
 
 
 def test_a_file_arrives_whole_and_nothing_else_is_left(
@@ -190,9 +192,11 @@ def test_whatever_drops_the_file_is_the_same(
     assert files(target) == ["file.hdf5"]
 
 
-def test_a_connection_that_always_drops_is_given_up_and_the_part_kept(server: Server, target: Path) -> None:
+def test_a_connection_that_always_drops_is_given_up_and_the_part_kept(
+    server: Server, target: Path, fails: Callable[..., None]
+) -> None:
     server.drop_after = [1000] * 20
-    refused(server, target, "could not be downloaded", server.address, "ended early", "5.0 kB that arrived are kept")
+    fails("could not be downloaded", server.address, "ended early", "5.0 kB that arrived are kept")
     assert len(server.asked) == 5
     assert target.with_name("file.hdf5.part").read_bytes() == CONTENT[:5000]
     assert files(target) == ["file.hdf5.part"]
@@ -214,23 +218,27 @@ def test_a_busy_server_is_tried_again(server: Server, target: Path) -> None:
     assert target.read_bytes() == CONTENT
 
 
-def test_a_file_that_the_server_does_not_have_is_not_tried_again(server: Server, target: Path) -> None:
+def test_a_file_that_the_server_does_not_have_is_not_tried_again(
+    server: Server, target: Path, fails: Callable[..., None]
+) -> None:
     server.codes = [404] * 9
-    refused(server, target, "could not be downloaded", server.address, "404 Not Found")
+    fails("could not be downloaded", server.address, "404 Not Found")
     assert len(server.asked) == 1
     assert files(target) == []
 
 
-def test_a_wrong_sum_is_told_and_the_part_removed(server: Server, target: Path) -> None:
+def test_a_wrong_sum_is_told_and_the_part_removed(server: Server, target: Path, fails: Callable[..., None]) -> None:
     server.content = b"!" + CONTENT[1:]
     got = hashlib.sha256(server.content).hexdigest()
-    refused(server, target, f"has the sha256 {got}, expected {SUM}", "removed")
+    fails(f"has the sha256 {got}, expected {SUM}", "removed")
     assert files(target) == []
 
 
-def test_a_wrong_beginning_in_an_old_part_is_found_out_and_the_next_try_is_right(server: Server, target: Path) -> None:
+def test_a_wrong_beginning_in_an_old_part_is_found_out_and_the_next_try_is_right(
+    server: Server, target: Path, fails: Callable[..., None]
+) -> None:
     part_of(target, b"?" * 1000)
-    refused(server, target, f"expected {SUM}")
+    fails(f"expected {SUM}")
     get(server, target)
     assert target.read_bytes() == CONTENT
 
@@ -238,19 +246,19 @@ def test_a_wrong_beginning_in_an_old_part_is_found_out_and_the_next_try_is_right
 @pytest.mark.parametrize("tells_length", [True, False])
 @pytest.mark.parametrize("longer", [-1, 1])
 def test_a_wrong_size_is_told_and_the_part_removed(
-    server: Server, target: Path, tells_length: bool, longer: int
+    server: Server, target: Path, tells_length: bool, longer: int, fails: Callable[..., None]
 ) -> None:
     server.content, server.tells_length = (CONTENT + b"!")[: len(CONTENT) + longer], tells_length
     if longer < 0 and not tells_length:  # looks like a connection that broke off a byte too early, every time
-        refused(server, target, "ended early")
+        fails("ended early")
         return
-    refused(server, target, f"{len(server.content):,} bytes, expected {len(CONTENT):,}")
+    fails(f"{len(server.content):,} bytes, expected {len(CONTENT):,}")
     assert files(target) == []
 
 
-def test_a_web_page_instead_of_the_file_is_refused(server: Server, target: Path) -> None:
+def test_a_web_page_instead_of_the_file_is_refused(server: Server, target: Path, fails: Callable[..., None]) -> None:
     server.kind = "text/html; charset=utf-8"
-    refused(server, target, "a web page", size=None, sha256=None)
+    fails("a web page", size=None, sha256=None)
     assert files(target) == []
 
 
@@ -295,12 +303,12 @@ def test_an_address_that_is_none_is_told(target: Path, address: str) -> None:
 
 
 def test_a_full_disk_is_told_before_anything_is_asked_for(
-    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 500_000))
-    refused(server, target, "1.0 MB to download", "only 500.0 kB free", str(target.parent))
+    fails("1.0 MB to download", "only 500.0 kB free", str(target.parent))
     assert server.asked == []
-    refused(server, target, "only 500.0 kB free", size=None, sha256=None)
+    fails("only 500.0 kB free", size=None, sha256=None)
     part_of(target, CONTENT[:600_000])
     get(server, target)  # the rest fits
 
@@ -326,13 +334,15 @@ def test_a_second_download_of_the_same_file_waits_for_the_first(
     assert "another process is downloading it" in capsys.readouterr().err
 
 
-def test_a_lock_without_headway_is_given_up(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_without_headway_is_given_up(
+    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
+) -> None:
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(module, "_STALLED", 0.2)
     target.parent.mkdir()
     with target.with_name("file.hdf5.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused(server, target, "another process", "file.hdf5.lock")
+        fails("another process", "file.hdf5.lock")
     get(server, target)  # a lock file that nobody holds is no hindrance
 
 

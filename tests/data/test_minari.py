@@ -17,6 +17,7 @@ import pytest
 from conftest import make_dataset
 from gymnasium import spaces
 
+from mildly.action_space import ActionSpace
 from mildly.data.convert import convert, export
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.formats import minari as minari_format
@@ -103,7 +104,7 @@ def test_a_collected_set_is_read_with_its_units_and_scores(folder: Path, by: str
     assert np.flatnonzero(dataset.truncated).tolist() == [199, 399, 599]
     meta = dataset.meta
     assert (meta.name, meta.env_id) == ("pendulum/random-v0", "Pendulum-v1")
-    assert (meta.action_low, meta.action_high) == ((-2.0,), (2.0,))
+    assert meta.action_space == ActionSpace((-2.0,), (2.0,))
     assert (meta.reference_min, meta.reference_max) == (-1600.0, -150.0)
     assert meta.notes == ("Actions were mapped to [-1, 1] from the bounds of the log: -2 to 2.",)
 
@@ -132,7 +133,7 @@ def test_observations_of_parts_are_laid_out_as_gymnasium_does_it() -> None:
     np.testing.assert_array_equal(dataset.next_observations[:3], expected[1:])
     assert dataset.terminated.tolist() == [False, False, True] * 2
     assert not dataset.truncated.any()
-    assert (dataset.meta.action_low, dataset.meta.action_high) == ((-3.0,), (5.0,))
+    assert dataset.meta.action_space == ActionSpace((-3.0,), (5.0,))
 
 
 # Refused
@@ -147,6 +148,18 @@ def test_discrete_actions_are_refused() -> None:
     collect(ENV, "goal/discrete-v0", episodes=1, env_arguments={"actions": "discrete"})
     with pytest.raises(MildlyError, match=r"minari:goal/discrete-v0: its actions are Discrete\(3\); continuous"):
         load_dataset("minari:goal/discrete-v0")
+
+
+def test_bounds_that_leave_no_room_are_refused_unless_others_are_given(folder: Path) -> None:
+    collect("Pendulum-v1", "pendulum/random-v0", episodes=1)
+    path = folder / "pendulum" / "random-v0" / "data" / "metadata.json"
+    described = json.loads(path.read_text())
+    space = json.loads(described["action_space"])
+    path.write_text(json.dumps(described | {"action_space": json.dumps(space | {"low": [2.0], "high": [2.0]})}))
+    with pytest.raises(MildlyError, match=r"minari:pendulum/random-v0: .*got 2 to 2.* --action-low"):
+        load_dataset("minari:pendulum/random-v0")
+    data = load_dataset("minari:pendulum/random-v0", action_low=-2, action_high=2)
+    assert data.meta.action_space == ActionSpace((-2.0,), (2.0,))
 
 
 @pytest.mark.parametrize("damage", ["cut", "metadata", "no metadata", "other version", "no observations"])
@@ -191,24 +204,24 @@ def chain(rows: int = 30, **meta: Any) -> Dataset:
     )
 
 
-@pytest.mark.parametrize("bounds", [((-2.0, -4.0), (2.0, 4.0)), (None, None)])
-def test_an_exported_set_comes_back_to_the_bit(bounds: tuple[Any, Any]) -> None:
-    dataset = chain(action_low=bounds[0], action_high=bounds[1])
+@pytest.mark.parametrize("space", [ActionSpace((-2.0, -4.0), (2.0, 4.0)), None])
+def test_an_exported_set_comes_back_to_the_bit(space: ActionSpace | None) -> None:
+    dataset = chain(action_space=space)
     export(dataset, "minari:mine/chain-v0")
     back = load_dataset("minari:mine/chain-v0")
     assert back.meta.fingerprint == dataset.meta.fingerprint
-    assert (back.meta.action_low, back.meta.action_high) == bounds
+    assert back.meta.action_space == space
     theirs = next(minari.load_dataset("mine/chain-v0").iterate_episodes())
-    half = np.array(bounds[1] or (1, 1))
+    half = np.array(space.high if space else (1, 1))
     np.testing.assert_allclose(theirs.actions, dataset.actions[:10] * half, rtol=1e-6)
 
 
 def test_uneven_bounds_come_back_but_for_rounding() -> None:
-    dataset = chain(action_low=(-3.0, 0.0), action_high=(5.0, 0.3))
+    dataset = chain(action_space=ActionSpace((-3.0, 0.0), (5.0, 0.3)))
     export(dataset, "minari:mine/chain-v0")
     back = load_dataset("minari:mine/chain-v0")
     np.testing.assert_allclose(back.actions, dataset.actions, atol=1e-6)
-    np.testing.assert_allclose(back.meta.action_high, dataset.meta.action_high)
+    np.testing.assert_allclose(back.meta.action_space.high, (5.0, 0.3))
 
 
 def test_environment_and_scores_go_with_the_set() -> None:

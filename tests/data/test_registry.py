@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from conftest import Refused
 
 from mildly.cli import main
 from mildly.data import registry
@@ -21,9 +22,9 @@ from mildly.data.registry import (
     list_datasets,
     load_dataset,
     name_of,
-    reference,
+    stable_source,
 )
-from mildly.data.tasks import PAPER_DATASETS, task_of, task_of_env, tasks
+from mildly.data.tasks import PAPER_DATASETS, base_name, task_of, task_of_env, tasks
 from mildly.errors import MildlyError
 
 
@@ -68,6 +69,25 @@ def test_the_paper_has_27_data_sets_and_each_belongs_to_a_task() -> None:
     used = {task.prefix for name in PAPER_DATASETS if (task := task_of(name))}
     assert all(task_of(name) for name in PAPER_DATASETS)
     assert used == {task.prefix for task in tasks()}
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("hopper-medium-v2", "hopper-medium"),
+        ("hopper-medium-v10", "hopper-medium"),
+        ("hopper-medium-collected", "hopper-medium"),
+        ("hopper-medium-recollected", "hopper-medium"),
+        ("hopper-medium-v2-recollected", "hopper-medium"),
+        ("Hopper-v4", "Hopper"),
+        ("hopper-medium", "hopper-medium"),
+        ("hopper-v2-medium", "hopper-v2-medium"),
+        ("recollected", "recollected"),
+        ("", ""),
+    ],
+)
+def test_a_base_name_has_neither_version_nor_the_ending_of_recollected_data(name: str, base: str) -> None:
+    assert base_name(name) == base
 
 
 @pytest.mark.parametrize(
@@ -201,7 +221,7 @@ def test_an_official_name_is_found_in_the_data_folder(
     given = None if by_variable else tmp_path
     assert find(name, given) == path
     assert load_dataset(name, data_dir=given).meta.name == name_of(name, given) == name
-    assert reference(name, given) == str(path.resolve())
+    assert stable_source(name, given) == str(path.resolve())
     listed = {row.name: row for row in list_datasets(given)}
     assert (listed[name].where, listed[name].path) == ("data folder", path)
     assert listed["walker2d-expert-v2"].where == "to download"
@@ -222,7 +242,7 @@ def test_any_set_in_the_data_folder_has_a_name(tmp_path: Path) -> None:
     assert found == {name: tmp_path / path for name, path in expected.items()}
     for name, path in found.items():
         assert find(name, tmp_path) == path
-        assert reference(name, tmp_path) == str(path)
+        assert stable_source(name, tmp_path) == str(path)
     assert find("my-arm", tmp_path) == tmp_path / "my_arm.csv"
     assert load_dataset("hopper-medium-recollected", data_dir=tmp_path).meta.name == "hopper-medium-recollected"
     rows = {row.name: row for row in list_datasets(tmp_path)}
@@ -263,7 +283,7 @@ def test_a_data_folder_that_is_not_there_is_named_with_what_names_it(
     with pytest.raises(MildlyError, match=rf"{absent}: no such folder; --data-dir"):
         find("hopper-medium-v2", absent)
     monkeypatch.setenv(DATA_VARIABLE, str(absent))
-    for ask in (find, name_of, reference):
+    for ask in (find, name_of, stable_source):
         with pytest.raises(MildlyError, match=rf"{absent}: no such folder; {DATA_VARIABLE}"):
             ask("hopper-medium-v2")
     assert name_of("pendulum-mixed") == "pendulum-mixed"  # needs no folder
@@ -279,7 +299,7 @@ def test_an_official_name_is_found_in_the_cache_without_a_download(
     listed = {row.name: row.where for row in list_datasets()}
     assert listed["walker2d-medium-replay-v0"] == "cache"
     # The name is enough: whoever has not this cache can download the file.
-    assert reference("walker2d-medium-replay-v0") == "walker2d-medium-replay-v0"
+    assert stable_source("walker2d-medium-replay-v0") == "walker2d-medium-replay-v0"
 
 
 def test_an_official_name_that_is_nowhere_is_downloaded_once(
@@ -289,28 +309,26 @@ def test_an_official_name_that_is_nowhere_is_downloaded_once(
     folder.mkdir(parents=True)
     remote = write_d4rl(folder / "maze2d-umaze-sparse-v1.hdf5")
     monkeypatch.setenv(MIRROR_VARIABLE, tmp_path.as_uri())
-    assert name_of("maze2d-umaze-v1") == reference("maze2d-umaze-v1") == "maze2d-umaze-v1"
+    assert name_of("maze2d-umaze-v1") == stable_source("maze2d-umaze-v1") == "maze2d-umaze-v1"
     assert list(cache.iterdir()) == []
     assert load_dataset("maze2d-umaze-v1").meta.name == "maze2d-umaze-v1"
     remote.unlink()
     assert find("maze2d-umaze-v1") == cache / "maze2d-umaze-sparse-v1.hdf5"
 
 
-def test_an_official_name_that_cannot_be_downloaded_says_what_to_do(cache: Path) -> None:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset("hopper-medium-v2")
-    for words in ("hopper-medium-v2: ", "could not be downloaded", "hopper_medium-v2.hdf5", str(cache), DATA_VARIABLE):
-        assert words in str(caught.value)
+def test_an_official_name_that_cannot_be_downloaded_says_what_to_do(cache: Path, refused: Refused) -> None:
+    words = ("hopper-medium-v2: ", "could not be downloaded", "hopper_medium-v2.hdf5", str(cache), DATA_VARIABLE)
+    refused(load_dataset, *words, source="hopper-medium-v2")
 
 
 def test_every_official_name_has_its_name_without_a_download() -> None:
     for name in official_files():
-        assert name_of(name) == reference(name) == name
+        assert name_of(name) == stable_source(name) == name
 
 
 def test_a_minari_name_is_passed_on() -> None:
     assert name_of("minari:D4RL/pen/human-v2") == "D4RL/pen/human-v2"
-    assert reference("minari:D4RL/pen/human-v2") == "minari:D4RL/pen/human-v2"
+    assert stable_source("minari:D4RL/pen/human-v2") == "minari:D4RL/pen/human-v2"
 
 
 @pytest.mark.parametrize("file", ["other.npz", "other.hdf5"])
@@ -378,8 +396,8 @@ def test_a_name_means_the_same_set_to_everyone_even_beside_a_folder_of_that_name
     other.save(tmp_path / "pendulum-mixed")
     assert load_dataset("pendulum-mixed").meta.name == name_of("pendulum-mixed") == "pendulum-mixed"
     assert load_dataset("./pendulum-mixed").meta.name == name_of("./pendulum-mixed") == "hopper-random"
-    assert reference("pendulum-mixed") == "pendulum-mixed"
-    assert reference("./pendulum-mixed") == str(tmp_path / "pendulum-mixed")
+    assert stable_source("pendulum-mixed") == "pendulum-mixed"
+    assert stable_source("./pendulum-mixed") == str(tmp_path / "pendulum-mixed")
 
 
 # The command

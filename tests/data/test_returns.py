@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.returns import Returns, discounted_returns
@@ -132,3 +131,62 @@ def test_an_estimate_from_a_cut_off_log_is_right_on_average_where_rewards_do_not
     cut = [(random.normal(2.0, 1.0, 30).tolist(), "truncated") for _ in range(400)]
     value, _ = discounted_returns(dataset(cut), gamma)
     assert value.reshape(400, 30).mean(axis=0) == pytest.approx(np.full(30, 2 / (1 - gamma)), rel=0.08)
+
+
+# Returns mixed into the targets
+
+
+def test_a_mixed_target_by_hand() -> None:
+    """k is 0.5 of a whole return, 0.25 of one of which half is shown, and 0.5 of that of a terminal step."""
+    returns = Returns(torch.tensor([10.0, 10.0, 3.0]), torch.tensor([1.0, 0.5, 1.0]))
+    mixed = returns.mixed(torch.tensor([2.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0]), mix=0.5)
+    assert mixed["rewards"].tolist() == [6.0, 4.0, 3.0]
+    assert mixed["terminated"].tolist() == [0.5, 0.25, 1.0]
+    assert mixed.keys() == {"rewards", "terminated"}
+
+
+def columns_of(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(data.rewards), torch.from_numpy(data.terminated.astype(np.float32))
+
+
+@given(logs, gammas, st.floats(0, 1, width=32), st.floats(-100, 100, width=32))
+def test_a_target_of_mixed_columns_is_the_mix_of_target_and_return(
+    episodes: Any, gamma: float, mix: float, value: float
+) -> None:
+    """r' + gamma (1 - d') V = (1 - k) y + k G, in double precision."""
+    data = dataset(episodes)
+    returns = Returns(*(torch.from_numpy(column) for column in discounted_returns(data, gamma)))
+    rewards, ends = (column.double() for column in columns_of(data))
+    mixed = returns.mixed(rewards, ends, mix)
+    got = mixed["rewards"] + gamma * (1 - mixed["terminated"]) * value
+    for row in range(len(data)):
+        k = mix * returns.weight[row].item()
+        y = rewards[row].item() + gamma * (1 - ends[row].item()) * value
+        assert got[row].item() == pytest.approx((1 - k) * y + k * returns.value[row].item(), rel=1e-9, abs=1e-9)
+
+
+@given(logs, gammas, st.floats(0, 1, width=32))
+def test_mixed_ends_lie_between_the_datas_own_and_1(episodes: Any, gamma: float, mix: float) -> None:
+    data = dataset(episodes)
+    rewards, ends = columns_of(data)
+    mixed = Returns.of(data, gamma, CPU).mixed(rewards, ends, mix)
+    assert mixed["rewards"].dtype == mixed["terminated"].dtype == torch.float32
+    assert (mixed["terminated"] >= ends).all()
+    assert (mixed["terminated"] <= 1).all()
+    assert (mixed["terminated"][ends == 1] == 1).all()
+
+
+@given(logs, gammas)
+def test_a_mix_of_nothing_leaves_the_data_and_a_whole_one_leaves_the_return(episodes: Any, gamma: float) -> None:
+    data = dataset(episodes)
+    rewards, ends = columns_of(data)
+    before = rewards.clone(), ends.clone()
+    returns = Returns.of(data, gamma, CPU)
+    none, whole = (returns.mixed(rewards, ends, mix) for mix in (0.0, 1.0))
+    assert torch.equal(none["rewards"], rewards)
+    assert torch.equal(none["terminated"], ends)
+    exact = returns.weight == 1
+    assert torch.equal(whole["rewards"][exact], returns.value[exact])
+    assert (whole["terminated"][exact] == 1).all()
+    assert torch.equal(rewards, before[0])
+    assert torch.equal(ends, before[1])

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import Refused
+from hypothesis import given, settings, strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, transitions
 
+from mildly.action_space import ActionSpace
 from mildly.data.dataset import Dataset
 from mildly.data.formats import table_file
 from mildly.data.registry import load_dataset
@@ -42,7 +43,7 @@ def assert_golden(dataset: Dataset, name: str = "log") -> None:
     np.testing.assert_array_equal(dataset.observations, [[0, 1.5], [0.5, 1.25], [1, 1], [10, -1.5], [11, -1.25]])
     np.testing.assert_array_equal(dataset.next_observations[[0, 1, 3, 4]], [[0.5, 1.25], [1, 1], [11, -1.25], [12, -1]])
     np.testing.assert_allclose(dataset.actions[:, 0], [-1, 1, -1 / 3, -1, 2 / 3], rtol=1e-6)
-    assert (dataset.meta.action_low, dataset.meta.action_high) == ((-2.0,), (4.0,))
+    assert dataset.meta.action_space == ActionSpace((-2.0,), (4.0,))
     assert dataset.terminated.tolist() == [False, False, True, False, False]
     assert dataset.truncated.tolist() == [False, False, False, False, True]
     assert dataset.episode_returns().tolist() == [7, 24]
@@ -53,15 +54,6 @@ def written(folder: Path, name: str, text: str | bytes) -> Path:
     content = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(content) if name.lower().endswith(".gz") else content)
     return path
-
-
-def refused(path: Path, *words: str, **options: str) -> None:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset(path, **options)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    for word in words:
-        assert word in message
 
 
 # Golden
@@ -147,9 +139,9 @@ def test_without_episodes_and_flags_all_rows_are_one_episode_and_the_notes_say_s
     assert any("every end is taken for a cut-off" in note for note in dataset.meta.notes)
 
 
-def test_empty_cells_are_nan_and_can_be_left_out(tmp_path: Path) -> None:
+def test_empty_cells_are_nan_and_can_be_left_out(tmp_path: Path, refused: Refused) -> None:
     path = written(tmp_path, "log.csv", "x,u,r\n1,-1,1\n2,1,\n3,1,4\n4,NaN,8\n5,-1,16\n6,1,32\n")
-    refused(path, "'actions' has NaN or infinite values, first in row 3")
+    refused.dataset(path, "'actions' has NaN or infinite values, first in row 3")
     dataset = load_dataset(path, drop_bad_rows=True)
     assert dataset.rewards.tolist() == [1, 4, 16]
     assert dataset.truncated.tolist() == [True, True, True]
@@ -162,12 +154,12 @@ def test_other_words_for_a_missing_value(tmp_path: Path) -> None:
     assert dataset.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_true_and_false_of_a_sensor_are_one_and_zero(tmp_path: Path) -> None:
+def test_true_and_false_of_a_sensor_are_one_and_zero(tmp_path: Path, refused: Refused) -> None:
     path = written(tmp_path, "log.csv", "x,open,u,r\n1,True,-1,1\n2,False,1,2\n3,True,1,4\n4,,1,4\n5,True,1,4\n")
     assert load_dataset(path, drop_bad_rows=True).observations.tolist() == [[1, 1], [2, 0]]
     columns = {"x": [1.0, 2, 3], "open": [True, None, True], "u": [-1.0, 1, 1], "r": [0.0] * 3}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    refused(tmp_path / "log.parquet", "'observations' has NaN")
+    refused.dataset(tmp_path / "log.parquet", "'observations' has NaN")
 
 
 def test_an_empty_flag_is_false(tmp_path: Path) -> None:
@@ -182,12 +174,14 @@ def test_an_empty_flag_is_false(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_a_missing_list_is_a_row_of_nan(tmp_path: Path, size: int) -> None:
+def test_a_missing_list_is_a_row_of_nan(tmp_path: Path, size: int, refused: Refused) -> None:
     states = [[0.0, 1.5], [0.5, 1.25], [1.0, 1.0], None, [11.0, -1.25], [12.0, -1.0]]
     rest = {name: values for name, values in COLUMNS.items() if not name.startswith("obs")}
     pq.write_table(pa.table({**rest, "observation.state": states}), tmp_path / "log.parquet")
     with mock.patch.object(table_file, "_PARQUET_BLOCK", size):
-        refused(tmp_path / "log.parquet", "'observations' has NaN", "mildly data convert SRC DST --drop-bad-rows")
+        refused.dataset(
+            tmp_path / "log.parquet", "'observations' has NaN", "mildly data convert SRC DST --drop-bad-rows"
+        )
         dataset = load_dataset(tmp_path / "log.parquet", drop_bad_rows=True)
     assert dataset.observations.tolist() == [[0, 1.5], [0.5, 1.25], [1, 1], [11, -1.25]]
     assert dataset.terminated.tolist() == [False, False, True, False]
@@ -236,7 +230,8 @@ def test_episodes_are_told_apart_wherever_the_blocks_end(
         write_rows(path, rows, ids)
         with mock.patch.object(table_file, "_CSV_BLOCK", 100 * size):
             if not expected:
-                refused(path, "no row has a next observation")
+                with pytest.raises(MildlyError, match="no row has a next observation"):
+                    load_dataset(path)
                 return
             assert_same(load_dataset(path, scaled=True), expected)
 
@@ -268,21 +263,25 @@ def test_a_line_break_within_quotes_may_lie_on_a_block_s_border(tmp_path: Path, 
 # Mistakes
 
 
-def test_a_file_without_a_header_is_recognized(tmp_path: Path) -> None:
-    refused(written(tmp_path, "log.csv", "0.5,-1.25,1e-3,7\n1,2,3,4\n"), "the first line holds numbers (0.5, -1.25")
+def test_a_file_without_a_header_is_recognized(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(
+        written(tmp_path, "log.csv", "0.5,-1.25,1e-3,7\n1,2,3,4\n"), "the first line holds numbers (0.5, -1.25"
+    )
 
 
-def test_rows_out_of_order_are_refused_with_their_place(tmp_path: Path) -> None:
+def test_rows_out_of_order_are_refused_with_their_place(tmp_path: Path, refused: Refused) -> None:
     text = "episode,x,u,r\n1,1,-1,0\n2,2,1,0\n2,3,1,0\n1,4,1,0\n"
-    refused(written(tmp_path, "log.csv", text), "episode 1 (column 'episode') goes on in row 3", "Sort the rows")
+    refused.dataset(
+        written(tmp_path, "log.csv", text), "episode 1 (column 'episode') goes on in row 3", "Sort the rows"
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_rows_out_of_order_are_found_across_blocks(tmp_path: Path, size: int) -> None:
+def test_rows_out_of_order_are_found_across_blocks(tmp_path: Path, size: int, refused: Refused) -> None:
     columns = {"episode": [7, 7, 8, 7], "x": [1.0] * 4, "u": [-1.0, 1, 1, 1], "r": [0.0] * 4}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     with mock.patch.object(table_file, "_PARQUET_BLOCK", size):
-        refused(tmp_path / "log.parquet", "episode 7", "row 3")
+        refused.dataset(tmp_path / "log.parquet", "episode 7", "row 3")
 
 
 STEPS = "run,step,x,u,r,done\na,0,1,-1,0,0\na,1,2,1,0,{0}\na,{1},3,1,0,0\nb,0,4,1,0,0\nb,2,5,1,0,1\n"
@@ -290,10 +289,14 @@ STEPS = "run,step,x,u,r,done\na,0,1,-1,0,0\na,1,2,1,0,{0}\na,{1},3,1,0,0\nb,0,4,
 
 @pytest.mark.parametrize("size", [40, 60, 1000])
 @pytest.mark.parametrize("step", [1, 0, -3])
-def test_a_step_that_does_not_increase_is_named_with_its_place(tmp_path: Path, size: int, step: int) -> None:
+def test_a_step_that_does_not_increase_is_named_with_its_place(
+    tmp_path: Path, size: int, step: int, refused: Refused
+) -> None:
     path = written(tmp_path, "log.csv", STEPS.format(0, step))
     with mock.patch.object(table_file, "_CSV_BLOCK", size):
-        refused(path, f"in episode a column 'step' goes from 1 to {step} in row 2", "Sort the rows by episode and step")
+        refused.dataset(
+            path, f"in episode a column 'step' goes from 1 to {step} in row 2", "Sort the rows by episode and step"
+        )
 
 
 @pytest.mark.parametrize("size", [40, 1000])
@@ -307,24 +310,26 @@ def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_
     assert "flagged" not in str(other.meta.notes)
 
 
-def test_a_step_that_starts_anew_without_any_end_asks_for_the_episodes(tmp_path: Path) -> None:
+def test_a_step_that_starts_anew_without_any_end_asks_for_the_episodes(tmp_path: Path, refused: Refused) -> None:
     text = "t,x,u,r,done\n0,1,-1,0,1\n0,2,1,0,0\n1,3,1,0,0\n0,4,1,0,0\n"
-    refused(written(tmp_path, "log.csv", text), "in episode 1 column 't' goes from 1 to 0 in row 3", "with --episode")
+    refused.dataset(
+        written(tmp_path, "log.csv", text), "in episode 1 column 't' goes from 1 to 0 in row 3", "with --episode"
+    )
 
 
-def test_a_flag_that_is_none_is_named(tmp_path: Path) -> None:
-    refused(
+def test_a_flag_that_is_none_is_named(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(
         written(tmp_path, "other.csv", "x,u,r,done\n1,-1,1,0\n2,1,1,2\n"),
         "column 'done' holds '2'",
         "expected true or false",
     )
     pq.write_table(pa.table({**COLUMNS, "done": [0, 0, 2, 0, 0, 0]}), tmp_path / "log.parquet")
-    refused(tmp_path / "log.parquet", "'done' must hold true and false (or 1 and 0)")
+    refused.dataset(tmp_path / "log.parquet", "'done' must hold true and false (or 1 and 0)")
 
 
-def test_an_empty_cell_in_the_episode_column_is_named(tmp_path: Path) -> None:
+def test_an_empty_cell_in_the_episode_column_is_named(tmp_path: Path, refused: Refused) -> None:
     pq.write_table(pa.table({**COLUMNS, "episode": ["a", "a", None, "b", "b", "b"]}), tmp_path / "log.parquet")
-    refused(tmp_path / "log.parquet", "the episode column 'episode' has empty cells")
+    refused.dataset(tmp_path / "log.parquet", "the episode column 'episode' has empty cells")
 
 
 @pytest.mark.parametrize(
@@ -336,13 +341,13 @@ def test_an_empty_cell_in_the_episode_column_is_named(tmp_path: Path) -> None:
         (pa.array(range(6), pa.timestamp("s")), "does not hold numbers"),
     ],
 )
-def test_cells_that_are_no_numbers_are_named(tmp_path: Path, values: object, words: str) -> None:
+def test_cells_that_are_no_numbers_are_named(tmp_path: Path, values: object, words: str, refused: Refused) -> None:
     pq.write_table(pa.table({**COLUMNS, "obs_v": values}), tmp_path / "log.parquet")
-    refused(tmp_path / "log.parquet", "'obs_v'", words)
+    refused.dataset(tmp_path / "log.parquet", "'obs_v'", words)
 
 
-def test_a_word_in_a_column_of_numbers_is_named_with_its_row_and_column(tmp_path: Path) -> None:
-    refused(
+def test_a_word_in_a_column_of_numbers_is_named_with_its_row_and_column(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(
         written(tmp_path, "log.csv", "x,u,r\n1,-1,1\n2,1,two\n3,1,1\n"), "column 'r' holds 'two'", "expected a number"
     )
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import make_dataset
+from conftest import Refused, make_dataset
 
 from mildly.data.convert import convert, export
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
-from mildly.errors import MildlyError
 
 HEADER = "x,v,u,reward\n"
 
@@ -28,13 +27,6 @@ def folder_of(folder: Path, **texts: str) -> Path:
     for name, text in texts.items():
         (folder / "runs" / name.replace("__", ".")).write_text(text)
     return folder / "runs"
-
-
-def refused(path: Path, *words: str) -> None:
-    with pytest.raises(MildlyError) as caught:
-        load_dataset(path)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_each_file_is_an_episode_in_the_order_in_which_people_count(tmp_path: Path) -> None:
@@ -72,26 +64,26 @@ def test_kinds_and_dialects_may_be_mixed_and_columns_in_another_order(tmp_path: 
     assert "Read with: semicolons between the columns." in dataset.meta.notes
 
 
-def test_a_column_that_is_empty_in_one_file_is_still_a_sensor(tmp_path: Path) -> None:
+def test_a_column_that_is_empty_in_one_file_is_still_a_sensor(tmp_path: Path, refused: Refused) -> None:
     folder = folder_of(tmp_path, a__csv=HEADER + run(0), b__csv=HEADER + run(10).replace(",0,", ",,"))
-    refused(folder, "'observations' has NaN")
+    refused.dataset(folder, "'observations' has NaN")
     assert load_dataset(folder, drop_bad_rows=True).observation_size == 2
 
 
 @pytest.mark.parametrize(
     ("header", "words"), [("x,v,u,r\n", "lacks column 'reward'"), ("x,v,w,u,reward\n", "has a column 'w' more")]
 )
-def test_columns_that_differ_are_named_with_the_file(tmp_path: Path, header: str, words: str) -> None:
+def test_columns_that_differ_are_named_with_the_file(tmp_path: Path, header: str, words: str, refused: Refused) -> None:
     rows = run(0).replace(",0,", ",0,0,") if "w" in header else run(0)
     folder = folder_of(tmp_path, a__csv=HEADER + run(0), b__csv=header + rows)
-    refused(folder, f"{folder / 'b.csv'}: {words}, unlike a.csv", "the same columns")
+    refused.dataset(folder, f"{folder / 'b.csv'}: {words}, unlike a.csv", "the same columns")
 
 
-def test_a_bad_file_is_named(tmp_path: Path) -> None:
+def test_a_bad_file_is_named(tmp_path: Path, refused: Refused) -> None:
     folder = folder_of(tmp_path, a__csv=HEADER + run(0), b__csv=HEADER + run(0) + "1,2,3\n")
-    refused(folder, f"{folder / 'b.csv'}: cannot be read as a table (line 5: Expected 4 columns, got 3")
+    refused.dataset(folder, f"{folder / 'b.csv'}: cannot be read as a table (line 5: Expected 4 columns, got 3")
     (folder / "b.csv").write_text(HEADER)
-    refused(folder, f"{folder / 'b.csv'}: has no rows.")
+    refused.dataset(folder, f"{folder / 'b.csv'}: has no rows.")
 
 
 def test_a_folder_is_converted_like_a_file(tmp_path: Path) -> None:
@@ -100,7 +92,7 @@ def test_a_folder_is_converted_like_a_file(tmp_path: Path) -> None:
     assert (len(made), len(made.episodes()), made.meta.name) == (48, 12, "set")
 
 
-def test_our_own_tables_agree_in_what_their_actions_mean_or_are_refused(tmp_path: Path) -> None:
+def test_our_own_tables_agree_in_what_their_actions_mean_or_are_refused(tmp_path: Path, refused: Refused) -> None:
     data = make_dataset(20)
     folder = folder_of(tmp_path)
     for name in ("a", "b"):
@@ -110,4 +102,4 @@ def test_our_own_tables_agree_in_what_their_actions_mean_or_are_refused(tmp_path
     assert both.actions[:20].tolist() == data.actions.tolist()
     export(data, tmp_path / "c.csv")
     (tmp_path / "c.csv").rename(folder / "c.csv")
-    refused(folder, "differ in the bounds of their actions")
+    refused.dataset(folder, "differ in the bounds of their actions")

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import make_dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mildly.data.dataset import FIELDS, Dataset
 from mildly.data.writer import Writer

@@ -15,7 +15,7 @@ import pytest
 
 from mildly.collect.rollouts import ArrayPolicy
 from mildly.data.tasks import task_of, task_of_env, tasks
-from mildly.environments import check_fit, make_env, stored_bounds
+from mildly.environments import check_fit, make_env, stored_action_space
 from mildly.errors import MildlyError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -95,9 +95,9 @@ def test_observations_of_several_parts_or_dimensions_become_one_vector(space: gy
     assert observation.shape == env.observation_space.shape == (size,)
     np.testing.assert_array_equal(observation, expected)
     assert env.step(np.zeros(2))[0].shape == (size,)
-    check_fit("Parts-v0", size, 2, "the data")
+    check_fit("Parts-v0", size, 2, "the data", None)
     with pytest.raises(MildlyError, match=rf"observations \({size},\).*the data has \({size + 1},\)"):
-        check_fit("Parts-v0", size + 1, 2, "the data")
+        check_fit("Parts-v0", size + 1, 2, "the data", None)
 
 
 @pytest.mark.parametrize("space", [gym.spaces.Discrete(3), gym.spaces.Dict({"a": BOX, "b": gym.spaces.Discrete(3)})])
@@ -157,8 +157,8 @@ def test_an_environment_of_ours_has_the_sizes_horizon_and_repeatability_of_d4rl(
     pytest.importorskip("gymnasium_robotics")
     sizes = {"pen": (45, 24), "door": (39, 28), "hammer": (46, 26), "relocate": (39, 30)}
     observation_size, action_size = sizes.get(task.prefix, (4, 2))
-    check_fit(task.env_id, observation_size, action_size, "D4RL")
-    assert stored_bounds(task.env_id) == (None, None)  # actions are in [-1, 1]
+    check_fit(task.env_id, observation_size, action_size, "D4RL", None)
+    assert stored_action_space(task.env_id) is None  # actions are in [-1, 1]
     env = make_env(task.env_id)
     (first, _), (again, _), (other, _) = env.reset(seed=1), env.reset(seed=1), env.reset(seed=2)
     np.testing.assert_array_equal(first, again)

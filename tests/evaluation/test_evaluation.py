@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import mildly as command
-from conftest import train_tiny
+from conftest import CountingActor, mildly as command, train_tiny
 
 import mildly
+from mildly.action_space import ActionSpace
 from mildly.actors import TanhGaussianActor
 from mildly.data.dataset import Meta
 from mildly.data.registry import load_dataset
@@ -29,7 +29,7 @@ def random_policy(observation_size: int, action_size: int, bound: float = 1.0, s
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         actor = TanhGaussianActor(observation_size, action_size, (16, 16), -5.0, 2.0)
-    return Policy(actor, action_low=(-bound,) * action_size, action_high=(bound,) * action_size)
+    return Policy(actor, action_space=ActionSpace((-bound,) * action_size, (bound,) * action_size))
 
 
 PENDULUM = Meta("swing", env_id="Pendulum-v1", reference_min=-1200.0, reference_max=-200.0)
@@ -70,6 +70,28 @@ def test_episodes_that_end_early_leave_the_others_running() -> None:
         assert total == pytest.approx(together.returns[i], rel=1e-3)
 
 
+def test_a_policy_that_remembers_plays_side_by_side_what_it_plays_alone() -> None:
+    """Hopper falls at different times, and what each episode brought is part of the next action."""
+    policy = Policy(CountingActor(11, 3), reward_scale=0.5, action_space=ActionSpace((-1.0,) * 3, (1.0,) * 3))
+    together = rollout(policy, Meta("hop", env_id="Hopper-v4"), episodes=4, seed=0)
+    assert together == rollout(policy, Meta("hop", env_id="Hopper-v4"), episodes=4, seed=0)  # it is started anew
+    assert together.lengths[0] < max(together.lengths[1:])  # so rows are not the numbers of those still running
+    for i in range(4):
+        env = make_env("Hopper-v4")
+        observation, _ = env.reset(seed=together.seeds[i])
+        acting, rewards, ended = policy.start(1), list[float](), False
+        while not ended:
+            (action,) = acting.act(observation[None])
+            known = np.tanh(0.5 * sum(rewards) / 100)
+            np.testing.assert_allclose(action[:2], [len(rewards) / 1000, known], atol=1e-6)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            acting.observe(np.array([reward]))
+            rewards.append(float(reward))
+            ended = terminated or truncated
+        env.close()
+        assert (sum(rewards), len(rewards)) == (pytest.approx(together.returns[i], rel=1e-5), together.lengths[i])
+
+
 def test_runs_of_different_seeds_share_no_evaluation_episode() -> None:
     seeds = [episode_seed(seed, episode) for seed in range(4) for episode in range(100)]
     assert len(set(seeds)) == 400
@@ -107,7 +129,7 @@ def test_progress_counts_ended_episodes() -> None:
 def test_run_is_evaluated_in_the_environment_it_was_trained_for(tmp_path: Path) -> None:
     """Data that name no environment, trained with one given: `evaluate` needs it no second time."""
     data = load_dataset("pendulum-mixed")
-    nameless = type(data)(**{**vars(data), "meta": Meta("nameless", action_low=(-2.0,), action_high=(2.0,))})
+    nameless = type(data)(**{**vars(data), "meta": Meta("nameless", action_space=ActionSpace((-2.0,), (2.0,)))})
     run = train_tiny("bc", tmp_path / "run", dataset=nameless, env="Pendulum-v1", steps=10, eval_every=10)
     result = mildly.evaluate(run.path, episodes=1)
     assert result.env_id == "Pendulum-v1"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from conftest import COMMAND, SCHEDULE, content, run_fields
-from test_sweep import EIGHTEEN
+from sweeps import EIGHTEEN
 
 from mildly.errors import MildlyError
 from mildly.experiments import on_ray
-from mildly.experiments.process import reached
+from mildly.experiments.process import checkpoint_step
 from mildly.experiments.spec import expand, read_spec
 from mildly.experiments.sweep import run_sweep
 from mildly.run import Run
@@ -64,12 +64,12 @@ def test_a_sweep_that_loses_a_node_brings_the_bits_of_a_sweep_without_ray(
     command = [*COMMAND, "sweep", str(spec), "--out", str(out), "--ray", both.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
         deadline = time.monotonic() + 120
-        while not all(reached(run) > 0 for run in first):
+        while not all(checkpoint_step(run) > 0 for run in first):
             assert sweep.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
         both.remove_node(node, allow_graceful=False)
-        assert min(reached(run) for run in first) < STEPS, "the node was lost too late"
+        assert min(checkpoint_step(run) for run in first) < STEPS, "the node was lost too late"
         told, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, errors
     assert "4 of 4 jobs complete" in told
@@ -91,7 +91,7 @@ def test_eighteen_jobs_on_a_cluster_that_loses_a_node_equal_those_run_here(tmp_p
     jobs = expand(read_spec(spec))
     command = [*COMMAND, "sweep", str(spec), "--out", str(out), "--ray", both.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as sweep:
-        while sum(reached(out / job.name) >= job.plan.steps for job in jobs) < 6:
+        while sum(checkpoint_step(out / job.name) >= job.plan.steps for job in jobs) < 6:
             assert sweep.poll() is None
             time.sleep(0.1)
         both.remove_node(node, allow_graceful=False)

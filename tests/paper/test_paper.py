@@ -17,20 +17,13 @@ from mildly.data.dataset import Meta
 from mildly.data.tasks import PAPER_DATASETS
 from mildly.errors import MildlyError
 from mildly.evaluation.results import FINAL, Result, find_runs, load_results
-from mildly.paper.exhibits import EXHIBITS, METHODS, paper_scores
-from mildly.paper.runs import chosen, jobs_of, parse_fields, source_of
-from mildly.paper.tables import (
-    changes,
-    comma_separated,
-    latex,
-    like_the_paper,
-    markdown,
-    official_name,
-    score_table,
-)
+from mildly.paper.jobs import jobs_of, parse_fields, resolve_names, source_of
+from mildly.paper.matching import changes, closest_to_paper, official_name
+from mildly.paper.reproductions import METHODS, REPRODUCTIONS, published_scores
+from mildly.paper.score_table import score_table, to_csv, to_latex, to_markdown
 from mildly.run import Plan, Run
 
-TABLE = EXHIBITS["table1"]
+TABLE = REPRODUCTIONS["table1"]
 
 
 def result(
@@ -61,15 +54,15 @@ def result(
 
 
 def test_the_paper_has_285_scores_and_every_table_finds_its_cells() -> None:
-    scores = paper_scores()
+    scores = published_scores()
     assert len(scores) == 285
     assert scores["halfcheetah-random-v2", "BC"] == (2.2, 0.0)
     assert scores["hopper-medium-v2", "MCQ"] == (78.4, 4.3)
     assert {method for _, method in scores} == set(METHODS)
-    for exhibit in EXHIBITS.values():
-        missing = [cell for d in exhibit.datasets for m in exhibit.methods if (cell := (d, m)) not in scores]
-        assert all(method == "DT" for _, method in missing), exhibit.name  # printed as "-" for random and expert
-    shown = {name for e in EXHIBITS.values() for name in e.datasets if e.label}
+    for reproduction in REPRODUCTIONS.values():
+        missing = [cell for d in reproduction.datasets for m in reproduction.methods if (cell := (d, m)) not in scores]
+        assert all(method == "DT" for _, method in missing), reproduction.name  # printed as "-" for random and expert
+    shown = {name for e in REPRODUCTIONS.values() for name in e.datasets if e.label}
     assert shown == set(PAPER_DATASETS)
 
 
@@ -89,10 +82,12 @@ def test_table_1_is_a_million_steps_of_four_seeds_with_the_paper_s_lambda() -> N
     (job,) = [j for j in jobs if j.algorithm == "mcq" and j.dataset == "walker2d-expert-v2" and j.seed == 3]
     assert (job.plan.steps, job.plan.eval_every, job.plan.preset) == (1_000_000, 5_000, "paper")
     assert (job.plan.config["lam"], job.plan.config["num_actions"]) == (0.3, 10)
+    cql = [job.plan for job in jobs if job.algorithm == "cql"]
+    assert {(plan.steps, plan.flat_config["extras.bc_warmup_steps"]) for plan in cql} == {(1_000_000, 40_000)}
 
 
 def test_the_parameter_study_varies_lambda_and_then_n_at_lambda_095() -> None:
-    jobs = jobs_of(EXHIBITS["fig-parameters"], seeds=1)
+    jobs = jobs_of(REPRODUCTIONS["fig-parameters"], seeds=1)
     settings = {(job.plan.config["lam"], job.plan.config["num_actions"]) for job in jobs}
     assert {lam for lam, n in settings if n == 10} >= {0.3, 0.5, 0.95}
     assert {lam for lam, n in settings if n != 10} == {0.95}
@@ -100,7 +95,7 @@ def test_the_parameter_study_varies_lambda_and_then_n_at_lambda_095() -> None:
 
 
 def test_the_deterministic_table_is_mcq_on_td3_with_its_own_lambda_on_one_set() -> None:
-    jobs = jobs_of(EXHIBITS["table-deterministic"], seeds=1)
+    jobs = jobs_of(REPRODUCTIONS["table-deterministic"], seeds=1)
     assert {job.algorithm for job in jobs} == {"mcq-td3"}
     lams = {job.dataset: job.plan.config["lam"] for job in jobs}
     assert len(lams) == len(jobs) == 12
@@ -109,28 +104,28 @@ def test_the_deterministic_table_is_mcq_on_td3_with_its_own_lambda_on_one_set() 
 
 
 def test_what_is_cut_down_is_cut_down() -> None:
-    datasets, methods = chosen(TABLE, ["hopper-medium", "walker2d-medium-v2"], ["bc", "MCQ"])
+    datasets, methods = resolve_names(TABLE, ["hopper-medium", "walker2d-medium-v2"], ["bc", "MCQ"])
     assert (datasets, methods) == (["hopper-medium-v2", "walker2d-medium-v2"], ["BC", "MCQ"])
-    fields = parse_fields(["num_actions=1", "hidden=[8, 8]"])
+    fields = parse_fields(["num_actions=1", "hidden_dims=[8, 8]"])
     jobs = jobs_of(TABLE, steps=50, seeds=2, datasets=datasets, methods=methods, fields=fields)
     assert {(j.algorithm, j.dataset, j.seed) for j in jobs} == {
         (algorithm, dataset, seed) for algorithm in ("bc", "mcq") for dataset in datasets for seed in (0, 1)
     }
-    assert {tuple(job.plan.config["hidden"]) for job in jobs} == {(8, 8)}
+    assert {tuple(job.plan.config["hidden_dims"]) for job in jobs} == {(8, 8)}
     assert {job.plan.config["num_actions"] for job in jobs if job.algorithm == "mcq"} == {1}
     with pytest.raises(MildlyError, match="Did you mean 'hopper-medium-v2'"):
-        chosen(TABLE, ["hopper-mediun-v2"], [])
+        resolve_names(TABLE, ["hopper-mediun-v2"], [])
     with pytest.raises(MildlyError, match="unknown algorithm of table1 'bcq'"):
-        chosen(TABLE, [], ["bcq"])
+        resolve_names(TABLE, [], ["bcq"])
     with pytest.raises(MildlyError, match="num_actions=1"):
         parse_fields(["num_actions"])
     with pytest.raises(MildlyError, match="Did you mean 'num_actions'"):
         jobs_of(TABLE, methods=["MCQ"], fields={"num_action": 1})
-    studied = jobs_of(EXHIBITS["fig-parameters"], seeds=1, fields={"num_actions": 1})
+    studied = jobs_of(REPRODUCTIONS["fig-parameters"], seeds=1, fields={"num_actions": 1})
     assert len({job.name for job in studied}) == len(studied)
 
 
-def test_a_re_collected_set_stands_in_only_where_the_official_file_is_absent(tmp_path: Path) -> None:
+def test_recollected_data_are_used_only_where_the_official_file_is_absent(tmp_path: Path) -> None:
     name = "hopper-medium-v2"
     assert source_of(name, tmp_path) == name
     data = collect("Hopper-v4", uniform(3), 20, describe("hopper-medium-recollected", "Hopper-v4"))
@@ -170,7 +165,7 @@ def test_a_cell_has_mean_and_deviation_over_seeds_and_the_best_is_told() -> None
     assert table.best("hopper-medium-v2") == "MCQ"
     assert table.best("hopper-random-v2") is None
     assert set(table.cells) == {("hopper-medium-v2", "MCQ"), ("hopper-medium-v2", "BC")}
-    assert table.absent == ("SAC", "CQL", "UWAC", "TD3+BC", "IQL")
+    assert table.not_implemented == ("SAC", "CQL", "UWAC", "TD3+BC", "IQL")
     notes = " ".join(table.footnotes())
     assert "100 steps, 1 to 2 seed(s)" in notes
     assert "Not implemented yet: SAC, CQL" in notes
@@ -185,7 +180,7 @@ def test_of_two_runs_with_one_seed_the_longer_counts() -> None:
         assert (cell.mean, cell.steps) == (1.5, 200)
 
 
-def test_stand_ins_and_settings_that_are_not_the_paper_s_are_named() -> None:
+def test_recollecteds_and_settings_that_are_not_the_paper_s_are_named() -> None:
     known = TABLE.datasets
     assert official_name("hopper-medium-v2", known) == "hopper-medium-v2"
     assert official_name("hopper-medium-recollected", known) == "hopper-medium-v2"
@@ -211,17 +206,17 @@ def test_runs_with_other_settings_or_data_are_never_mixed_and_the_nearest_to_the
         table = score_table(TABLE, order, datasets=[name], methods=["MCQ"], implemented=["mcq"])
         cell = table.cell(name, "MCQ")
         assert cell is not None
-        assert (cell.scores, cell.changes, cell.stand_in, cell.left_out) == ((90.0,), (), False, 2)
+        assert (cell.scores, cell.changes, cell.recollected, cell.left_out) == ((90.0,), (), False, 2)
         assert "2 further run(s)" in " ".join(table.footnotes())
-    assert like_the_paper([]) == []
+    assert closest_to_paper([]) == []
 
 
 def test_the_table_as_markdown_latex_and_csv_holds_both_numbers() -> None:
     results = [result("bc", "hopper-medium-v2", [50.0]), result("mcq", "hopper-medium-v2", [60.0])]
     table = score_table(TABLE, results, datasets=["hopper-medium-v2"], methods=["BC", "CQL", "MCQ"])
-    assert "| hopper-medium-v2 | 50.0 (54.1 ± 3.8) | — (53.0 ± 28.5) | **60.0** (78.4 ± 4.3) |" in markdown(table)
-    assert r"hopper-medium-v2 & 50.0 (54.1$\pm$3.8) & -- (53.0$\pm$28.5) & \textbf{60.0}" in latex(table)
-    rows = list(csv.DictReader(comma_separated(table).splitlines()))
+    assert "| hopper-medium-v2 | 50.0 (54.1 ± 3.8) | — (53.0 ± 28.5) | **60.0** (78.4 ± 4.3) |" in to_markdown(table)
+    assert r"hopper-medium-v2 & 50.0 (54.1$\pm$3.8) & -- (53.0$\pm$28.5) & \textbf{60.0}" in to_latex(table)
+    rows = list(csv.DictReader(to_csv(table).splitlines()))
     assert [row["mean"] for row in rows] == ["50.0", "", "60.0"]
     assert [row["paper_mean"] for row in rows] == ["54.1", "53.0", "78.4"]
 
@@ -242,12 +237,12 @@ def test_table_1_cut_down_runs_and_is_shown_and_runs_nothing_twice(
 ) -> None:
     out, text = tmp_path / "out", tmp_path / "table.md"
     args = ["paper", "table1", "--data-dir", str(hopper), "--datasets", "hopper-medium", "--algorithms", "bc", "sac"]
-    args += ["--steps", "20", "--seeds", "1", "--eval-every", "10", "--fields", "hidden=[8, 8]", "--out", str(out)]
+    args += ["--steps", "20", "--seeds", "1", "--eval-every", "10", "--fields", "hidden_dims=[8, 8]", "--out", str(out)]
     assert main([*args, "--markdown", str(text)]) == 0
     shown = capsys.readouterr().out
     assert "hopper-medium-v2 (re-collected)" in shown
     assert "20 steps, 1 seed(s)" in shown
-    assert "BC: hidden [8, 8]; SAC: hidden [8, 8]" in shown
+    assert "BC: hidden_dims [8, 8]; SAC: hidden_dims [8, 8]" in shown
     assert "54.1 ± 3.8" in shown
     assert text.read_text().startswith("| | BC | SAC |")
     runs = find_runs([out])
@@ -257,7 +252,7 @@ def test_table_1_cut_down_runs_and_is_shown_and_runs_nothing_twice(
     assert {run: (run / "checkpoint.safetensors").stat().st_mtime_ns for run in runs} == before
 
 
-def test_names_and_empty_exhibits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_and_tables_without_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper"]) == 2
     assert main(["paper", "--help"]) == 0
     assert "table-deterministic" in capsys.readouterr().out
@@ -295,10 +290,10 @@ def test_figures_are_drawn_from_the_runs_there_are(tmp_path: Path) -> None:
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_cost_table_counts_gradient_steps_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_table_counts_main_steps_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train_tiny("mcq", tmp_path / "runs/a", steps=40)
     pretend(run, "halfcheetah-medium-recollected")
-    values = {"update": 3.0, "data": 0.5, "bookkeeping": 0.5, "evaluation": 100.0, "checkpoint": 9.0}
+    values = {"update": 3.0, "data": 0.5, "bookkeeping": 0.5, "evaluation": 100.0, "checkpoint": 9.0, "phases": 70.0}
     (run.path / "timing.json").write_text(json.dumps({**values, "peak_megabytes": 321}))
     run.append("metrics.jsonl", {"step": 4000})  # lines run ahead of the checkpoint that the timing belongs to
     assert main(["paper", "table-cost", "--render-only", "--runs", str(tmp_path / "runs")]) == 0

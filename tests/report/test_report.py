@@ -21,9 +21,10 @@ from mildly.report.charts import chart_specs
 from mildly.report.comparison import Comparison, compare
 from mildly.report.curves import mean_curve, thin
 from mildly.report.export import write_csv, write_latex
-from mildly.report.facts import costs, dataset_facts, differences, duration, versions
+from mildly.report.facts import dataset_facts, differences, duration, group_costs, version_counts
 from mildly.report.page import make_report, render, write_page
 from mildly.report.summary import score_text, sentences
+from mildly.run import FORMAT
 
 
 def write_run(
@@ -38,18 +39,22 @@ def write_run(
     lines: int = 20,
     evaluations: int = 20,
     noise: float = 0.0,
+    phase_lines: int = 0,
     config: dict[str, Any] | None = None,
     notes: tuple[str, ...] = (),
     **plan: Any,
 ) -> Path:
-    """A run folder as training leaves it, with made-up numbers: evaluations score `level`, the first half 0."""
+    """A run folder as training leaves it, with made-up numbers: evaluations score `level`, the first half 0.
+
+    With `phase_lines`, a phase of so many lines comes before the main steps, whose numbers none of these have.
+    """
     random = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     data = {"name": dataset, "env_id": "Pendulum-v1", "reference_min": -1200.0, "reference_max": -200.0}
     data |= {"source": "made up", "notes": list(notes), "fingerprint": f"{len(dataset):064x}"}
     values = {
-        "format": 1, "algorithm": algorithm, "preset": "small",
-        "config": {"lam": 0.7, "hidden": [16, 16], **(config or {})},
+        "format": FORMAT, "algorithm": algorithm, "preset": "small",
+        "config": {"lam": 0.7, "hidden_dims": [16, 16], **(config or {})},
         "dataset": dataset, "data": data, "steps": 1000, "seed": seed, "eval_every": 50, "episodes": 1,
         "env": "Pendulum-v1", "log_every": 50, "checkpoint_every": 50, "device": "cpu", "threads": 1,
         "versions": {"python": "3.11.7", "torch": "2.13.0"}, **plan,
@@ -68,7 +73,8 @@ def write_run(
     ]
     for line in told if noise else []:
         line |= {name: value + noise * random.normal() for name, value in line.items() if name != "step"}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    before = [{"phase": "bc warm-up", "step": 50 * i + 50, "q_data": 1e6, "loss_bc": 2.0} for i in range(phase_lines)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*before, *told]))
     timing = {
         "data": 1.0,
         "update": 8.0,
@@ -76,7 +82,7 @@ def write_run(
         "evaluation": 5.0,
         "checkpoint": 1.0,
         "peak_megabytes": 321,
-    }
+    } | ({"phases": 40.0} if phase_lines else {})
     (folder / "timing.json").write_text(json.dumps(timing))
     return folder
 
@@ -117,18 +123,33 @@ def test_groups_are_named_by_the_fields_that_set_them_apart(tmp_path):
 
 def test_runs_of_a_sweep_have_the_names_that_its_file_gives_them(tmp_path):
     many = {f"field{j}": j for j in range(6)}
-    write_run(tmp_path / "mcq/pendulum-mixed/printed/seed-0")
-    write_run(tmp_path / "mcq/pendulum-mixed/robust,lam=0.5/seed-0", preset="robust", config=many)
-    write_run(tmp_path / "bc/pendulum-mixed/seed-0", "bc")
+    write_run(tmp_path / "a", variant="printed")
+    write_run(tmp_path / "b", variant="robust,lam=0.5", preset="robust", config=many)
+    write_run(tmp_path / "c", "bc")
     assert make_report([tmp_path]).labels == ["bc", "mcq printed", "mcq robust lam=0.5"]
+    write_run(tmp_path / "d", dataset="hopper-mixed", config={"lam": 0.3})  # its only setting there
+    assert make_report([tmp_path]).labels == ["bc", "mcq", "mcq printed", "mcq robust lam=0.5"]
+
+
+def test_fields_inside_groups_of_a_config_have_dotted_names(tmp_path):
+    for kind in ("cvae", "flow"):
+        write_run(tmp_path / kind, config={"behavior": {"model": kind, "hidden_dims": [8, 8]}})
+    report = make_report([tmp_path])
+    assert report.labels == ["mcq behavior.model=cvae", "mcq behavior.model=flow"]
+    (found,) = differences(report)
+    assert found.fields == ["behavior.model"]
+    assert [values for _, values in found.rows] == [["cvae"], ["flow"]]
+    assert found.shared["behavior.hidden_dims"] == "8x8"
+    assert "behavior.hidden_dims" in page_of(tmp_path)
 
 
 def test_names_of_two_sweeps_that_clash_are_made_of_the_fields(tmp_path):
     for sweep, lam in (("one", 0.5), ("two", 0.9)):
-        write_run(tmp_path / sweep / "mcq/pendulum-mixed/best/seed-0", config={"lam": lam})
+        write_run(tmp_path / sweep, variant="best", config={"lam": lam})
     assert make_report([tmp_path]).labels == ["mcq lam=0.5", "mcq lam=0.9"]
     write_run(tmp_path / "three", config={"lam": 0.7})  # from no sweep
     assert make_report([tmp_path]).labels == ["mcq lam=0.5", "mcq lam=0.7", "mcq lam=0.9"]
+    assert make_report([tmp_path / "one", tmp_path / "three"]).labels == ["mcq lam=0.5", "mcq lam=0.7"]
 
 
 def test_a_seed_that_was_run_twice_counts_once(tmp_path):
@@ -149,8 +170,8 @@ def test_fields_that_differ_only_between_data_sets_are_not_in_the_name(tmp_path)
 
 
 def test_a_preset_stands_for_all_that_it_sets(tmp_path):
-    write_run(tmp_path / "a", preset="small", config={"lam": 0.5, "hidden": [8]})
-    write_run(tmp_path / "b", preset="paper", config={"lam": 0.9, "hidden": [400, 400]})
+    write_run(tmp_path / "a", preset="small", config={"lam": 0.5, "hidden_dims": [8]})
+    write_run(tmp_path / "b", preset="paper", config={"lam": 0.9, "hidden_dims": [400, 400]})
     assert make_report([tmp_path]).labels == ["mcq paper", "mcq small"]
 
 
@@ -256,9 +277,70 @@ def _words(folder: Path) -> str:
 
 def test_costs_leave_evaluations_out_of_the_speed(tmp_path):
     write_run(tmp_path / "a")
-    (cost,) = costs(make_report([tmp_path]))
+    (cost,) = group_costs(make_report([tmp_path]))
     assert (cost.total, cost.steps_per_second, cost.megabytes) == (16.0, 100.0, 321.0)
     assert [duration(s) for s in (4.24, 42, 252, 11_100)] == ["4.2 s", "42 s", "4 min 12 s", "3 h 05 min"]
+
+
+def test_the_phases_of_a_run_are_in_no_curve_and_in_no_count_of_steps(tmp_path):
+    write_run(tmp_path / "plain" / "a")
+    write_run(tmp_path / "phases" / "a", phase_lines=5000)  # which must not take the place of the others
+    plain, phases = (make_report([tmp_path / name]) for name in ("plain", "phases"))
+    assert len(plain.records[0].metrics) == 20
+    assert phases.records[0].metrics == plain.records[0].metrics
+    assert (phases.records[0].step, phases.records[0].complete, phases.records[0].problems) == (1000, True, [])
+    assert chart_specs(phases, "") == chart_specs(plain, "")
+
+
+def test_a_run_that_has_come_no_further_than_a_phase_stands_at_step_0(tmp_path):
+    write_run(tmp_path / "a", phase_lines=30, lines=0, evaluations=0, reached=0)
+    report = make_report([tmp_path])
+    assert (report.records[0].step, report.records[0].metrics, report.records[0].problems) == (0, [], [])
+    assert "0 of 1,000" in page_of(tmp_path)
+    assert "unfinished, 0 %" in page_of(tmp_path)
+
+
+def cost_row(page: str) -> dict[str, str]:
+    """The first row of the table of costs, by its head."""
+    (table,) = re.findall(r'<table id="cost-table".*?</table>', page, re.DOTALL)
+    head, row = (re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in table.split("</tr>")[:2])
+    texts = [[re.sub(r"<[^>]*>", "", cell).strip() for cell in cells] for cells in (head, row)]
+    return dict(zip(*texts, strict=True))
+
+
+def test_the_time_of_phases_is_a_part_of_its_own_and_the_speed_is_that_of_the_main_steps(tmp_path):
+    write_run(tmp_path / "a", phase_lines=10)
+    (cost,) = group_costs(make_report([tmp_path]))
+    assert (cost.seconds["phases"], cost.total, cost.steps_per_second) == (40.0, 56.0, 100.0)
+    page = page_of(tmp_path)
+    row = cost_row(page)
+    assert (row["phases"], row["steps/s"], row["time per run"]) == ("40.0", "100", "56 s")
+    assert "phases 71 %" in page
+    (key,) = re.findall(r'<p class="key">(.*?)</p>', page, re.DOTALL)
+    colors = re.findall(r"var\(--(\w+)\)", key)
+    assert len(colors) == len(set(colors)) == 6
+    assert "phases" not in cost_row(page_of(write_run(tmp_path / "other" / "b")))
+
+
+def test_a_real_run_with_phases_is_reported_by_its_main_steps(tmp_path):
+    own = {"behavior.steps": 20, "extras.bc_warmup_steps": 30, "extras.level_start": True}
+    run = train_tiny("mcq", tmp_path / "run", steps=50, **own)
+    assert [line["step"] for line in run.metrics("bc warm-up")] == list(range(5, 35, 5))
+    assert all("q_data" in line for line in run.metrics("bc warm-up"))  # so that it would show
+    report = make_report([tmp_path])
+    (record,) = report.records
+    assert (
+        [line["step"] for line in record.metrics] == [line["step"] for line in run.metrics()] == list(range(5, 55, 5))
+    )
+    assert (record.step, record.complete) == (50, True)
+    for series in chart_specs(report, "")["values-0"]["series"]:
+        assert (series["x"][0], series["x"][-1]) == (5, 50)
+    (cost,) = group_costs(report)
+    timing = run.timing()
+    assert cost.seconds["phases"] == timing["phases"] > 0
+    spent = timing["update"] + timing["data"] + timing["bookkeeping"]
+    assert cost.steps_per_second == pytest.approx(50 / spent)
+    assert float(cost_row(page_of(tmp_path))["phases"]) == pytest.approx(timing["phases"], abs=0.05)
 
 
 def test_only_settings_that_differ_are_set_side_by_side(tmp_path):
@@ -267,7 +349,7 @@ def test_only_settings_that_differ_are_set_side_by_side(tmp_path):
     (found,) = differences(make_report([tmp_path]))
     assert found.fields == ["lam", "threads"]
     assert [values for _, values in found.rows] == [["0.5", "1"], ["0.9", "4"]]
-    assert found.shared["hidden"] == "16x16"
+    assert found.shared["hidden_dims"] == "16x16"
 
 
 def test_facts_about_data_and_versions_are_gathered(tmp_path):
@@ -278,11 +360,11 @@ def test_facts_about_data_and_versions_are_gathered(tmp_path):
         ("nowhere", None),
         ("pendulum-mixed", 19_400),
     ]
-    assert versions(report.records)["python"] == {"3.11.7": 1, "3.12.0": 1}
+    assert version_counts(report.records)["python"] == {"3.11.7": 1, "3.12.0": 1}
 
 
 DAMAGES = {
-    "run.json": ('{"format": 1, "algo', "cannot be read"),
+    "run.json": ('{"format": 2, "algo', "cannot be read"),
     "evaluations.jsonl": ('{"step": 1}\n', "no mean_return"),
     "metrics.jsonl": ("no json\n", "metrics.jsonl: damaged"),
     "timing.json": ("[", "timing.json: damaged"),
@@ -297,6 +379,14 @@ def test_a_damaged_run_is_listed_with_its_problem(tmp_path, name):
     page = page_of(tmp_path)
     assert said in page
     assert 'href="./mcq-1/"' in page
+
+
+def test_a_run_of_another_version_is_listed_with_what_to_do(tmp_path):
+    two_algorithms(tmp_path)
+    write_run(tmp_path / "old", format=FORMAT - 1)
+    page = page_of(tmp_path)
+    assert f"run.json: of another version of mildly (format {FORMAT - 1}; this one reads {FORMAT})" in page
+    assert "Train it again, or use that version." in page
 
 
 def test_a_run_that_has_just_begun_is_listed(tmp_path):

@@ -7,8 +7,14 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from mildly.theory import COUNTEREXAMPLES, batch_optimal_q, policy_value, practical_fixed_point, tilted_policy
-from mildly.theory import counterexamples as examples
+from mildly.theory import (
+    COUNTEREXAMPLES,
+    batch_optimal_q,
+    counterexamples as examples,
+    policy_value,
+    practical_fixed_point,
+    tilted_policy,
+)
 from mildly.theory.counterexamples import DATA, SEEN, one_state
 from mildly.theory.figures import worst_excess
 from mildly.theory.propositions import proposition_1, proposition_3, proposition_5

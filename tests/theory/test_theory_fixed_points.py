@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from slow_theory import slow_batch_optimal, slow_value, tiny_problems
 
 from mildly.errors import MildlyError

@@ -7,8 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from slow_theory import slow_batch_optimal, slow_value, tiny_problems
 
 from mildly.theory import (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors import SafetensorError
 
 from mildly.errors import MildlyError
+from mildly.run import OtherFormat
 from mildly.training import checkpoint
 
 TENSORS = {
@@ -44,10 +44,14 @@ def test_a_flipped_byte_is_noticed_or_harmless(
     path = tmp_path_factory.mktemp("flip") / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
     damaged = bytearray(path.read_bytes())
+    number = damaged.index(b'"format":"') + len('"format":"')
     damaged[int(place * len(damaged))] ^= flip
     path.write_bytes(damaged)
     try:
         tensors, facts = checkpoint.load(path)
+    except OtherFormat:
+        assert int(place * len(damaged)) == number
+        return
     except MildlyError as error:
         damage = str(error)
         assert "damaged" in damage
@@ -56,6 +60,15 @@ def test_a_flipped_byte_is_noticed_or_harmless(
     assert facts == FACTS
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensor, TENSORS[name]) for name, tensor in tensors.items())
+
+
+def test_a_flipped_format_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(path, TENSORS, FACTS)
+    damaged = path.read_bytes().replace(b'"format":"2"', b'"format":"x"')
+    path.write_bytes(damaged)
+    with pytest.raises(OtherFormat, match="format x"):
+        checkpoint.load(path)
 
 
 def test_a_flipped_byte_of_the_weights_is_noticed(tmp_path: Path) -> None:
@@ -105,13 +118,20 @@ def test_empty_file_pickle_folder_and_nothing_are_told_and_no_code_runs(tmp_path
     assert not victim.exists()
 
 
-def test_checkpoint_of_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [checkpoint.FORMAT - 1, checkpoint.FORMAT + 1])
+def test_checkpoint_of_an_older_or_later_format_is_refused_and_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    with monkeypatch.context() as later:
-        later.setattr(checkpoint, "FORMAT", 2)
+    with monkeypatch.context() as other:
+        other.setattr(checkpoint, "FORMAT", number)
         checkpoint.save(path, TENSORS, FACTS)
-    with pytest.raises(MildlyError, match="format 2, expected 1"):
+    with pytest.raises(OtherFormat) as caught:
         checkpoint.load(path)
+    formats = f"format {number}; this one reads {checkpoint.FORMAT}"
+    assert str(caught.value) == (
+        f"{path}: of another version of mildly ({formats}). Train it again, or use that version."
+    )
 
 
 def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:

@@ -147,7 +147,11 @@ def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path
 
 @pytest.mark.parametrize(
     ("algorithm", "fields"),
-    [*((name, {}) for name in sorted(ALGORITHMS)), ("cql", {"gradient_actions": 2}), ("iql", {"level_start": True})],
+    [
+        *((name, {}) for name in sorted(ALGORITHMS)),
+        ("cql", {"gradient_actions": 2}),
+        ("iql", {"extras.level_start": True}),
+    ],
 )
 def test_every_algorithm_resumed_equals_uninterrupted_run(
     tmp_path: Path, algorithm: str, fields: dict[str, Any]
@@ -320,7 +324,7 @@ def test_damaged_plan_is_told_and_nothing_is_touched(tmp_path: Path, change: dic
 
 def test_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None:
     run = train_tiny("bc", tmp_path / "run", steps=10, eval_every=0).path
-    other = train_tiny("bc", tmp_path / "other", steps=10, eval_every=0, hidden=(8, 8)).path
+    other = train_tiny("bc", tmp_path / "other", steps=10, eval_every=0, hidden_dims=(8, 8)).path
     shutil.copy(other / "checkpoint.safetensors", run)
     with pytest.raises(MildlyError, match=r"checkpoint\.safetensors: does not fit the run's config"):
         resume(run, steps=20)
@@ -365,6 +369,6 @@ def test_fields_of_the_data_set_survive_in_the_plan(tmp_path: Path) -> None:
     run = train_tiny("mcq", tmp_path / "run", steps=5, eval_every=0)
     plan = run.plan()
     assert plan.data == data.meta
-    assert {name: tuple(plan.config[name]) for name in ("hidden", "behavior_hidden")} == {
-        name: run_fields("mcq")[name] for name in ("hidden", "behavior_hidden")
+    assert {name: tuple(plan.flat_config[name]) for name in ("hidden_dims", "behavior.hidden_dims")} == {
+        name: run_fields("mcq")[name] for name in ("hidden_dims", "behavior.hidden_dims")
     }

@@ -9,13 +9,16 @@ import pytest
 from conftest import train_tiny
 
 from mildly.errors import MildlyError
+from mildly.run import Run
+from mildly.training import checkpoint
 from mildly.training.loop import resume
+from mildly.training.trainer import Trainer
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
-def scalars(run: Path, tag: str) -> list[tuple[int, float]]:
-    events = accumulator.EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+def scalars(run: Path, tag: str, folder: str = ".") -> list[tuple[int, float]]:
+    events = accumulator.EventAccumulator(str(run / "tensorboard" / folder), size_guidance={"scalars": 0})
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
@@ -33,6 +36,55 @@ def test_a_prolonged_run_has_each_step_once(tmp_path: Path) -> None:
     resume(run.path, steps=80)
     steps = [step for step, _ in scalars(run.path, "train/loss_actor")]
     assert steps == [line["step"] for line in run.metrics()]
+
+
+PHASES = {"behavior.steps": 60, "extras.bc_warmup_steps": 30, "eval_every": 0, "tensorboard": True}
+
+
+def check_phases(run: Run) -> None:
+    """Every line of the log is there once, those of phases in folders of their own."""
+    for phase, folder, name in (
+        ("behavior model", "behavior-model", "loss_behavior"),
+        ("bc warm-up", "bc-warm-up", "loss_bc"),
+        (None, ".", "loss_actor"),
+    ):
+        lines = [(line["step"], pytest.approx(line[name], rel=1e-5)) for line in run.metrics(phase)]
+        assert scalars(run.path, f"train/{name}", folder) == lines
+        assert len(lines) > 3
+
+
+def test_phases_have_event_files_of_their_own_and_keep_them_when_the_run_is_prolonged(tmp_path: Path) -> None:
+    """The step 25, from which the run goes on, is below the phases' last ones."""
+    run = train_tiny("mcq", tmp_path / "run", steps=25, **PHASES)
+    check_phases(run)
+    resume(run.path, steps=50)
+    check_phases(run)
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "kept"),
+    [("behavior model", 45, 40), ("bc warm-up", 15, 60), ("bc warm-up", 25, 20), ("", 15, 30), ("", 25, 20)],
+)
+def test_what_a_run_wrote_after_its_checkpoint_is_hidden_in_every_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, step: int, kept: int
+) -> None:
+    """It dies when the line of a step is written, and goes on from the checkpoint before."""
+
+    class Died(Exception):
+        pass
+
+    def dies(self: Trainer, *args: object) -> None:
+        log(self, *args)  # type: ignore[arg-type]
+        if (self.phase.name, self.step) == (phase, step):
+            raise Died
+
+    log = Trainer._log
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_log", dies)
+        with pytest.raises(Died):
+            train_tiny("mcq", tmp_path / "run", steps=40, **PHASES)
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["phase_step"] == kept
+    check_phases(resume(tmp_path / "run"))
 
 
 def test_without_the_option_there_are_none(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ import torch
 from conftest import SCHEDULE, content, make_dataset, train_tiny
 
 import mildly
+from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.training import checkpoint
-from mildly.training.loop import Diverged, resume
+from mildly.training.loop import resume
+from mildly.training.trainer import Diverged
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -30,15 +32,16 @@ def test_same_seed_gives_same_bits_and_another_seed_others(tmp_path: Path, algor
     np.random.rand(7)
     assert content(train_tiny(algorithm, tmp_path / "second", **short).path) == first
     other = content(train_tiny(algorithm, tmp_path / "other", seed=1, **short).path)
-    for name in ("metrics.jsonl", "evaluations.jsonl", "policy/weights.safetensors", "sampler"):
+    for name in ("metrics.jsonl", "evaluations.jsonl", "policy/weights.safetensors", "source.generator"):
         assert other[name] != first[name]
 
 
-def test_evaluating_and_logging_leave_the_training_untouched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("phases", [{}, {"behavior.steps": 20, "extras.bc_warmup_steps": 20}])
+def test_evaluating_and_logging_leave_the_training_untouched(tmp_path: Path, phases: dict[str, Any]) -> None:
     quiet = {"eval_every": 0, "log_every": 60, "checkpoint_every": 60, "steps": 60}
-    plain = content_of_training(train_tiny("mcq", tmp_path / "plain", **quiet).path)
+    plain = content_of_training(train_tiny("mcq", tmp_path / "plain", **quiet, **phases).path)
     busy = {"eval_every": 20, "log_every": 1, "checkpoint_every": 7, "steps": 60}
-    assert content_of_training(train_tiny("mcq", tmp_path / "busy", **busy).path) == plain
+    assert content_of_training(train_tiny("mcq", tmp_path / "busy", **busy, **phases).path) == plain
 
 
 def content_of_training(run: Path) -> dict[str, bytes]:
@@ -94,7 +97,7 @@ def test_rewards_that_overflow_end_the_run_with_the_metric_and_the_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = pendulum_with_rewards(3e38, tmp_path / "data")
-    args = ["train", "sac", "--dataset", str(data), "--hidden", "16", "16", "--batch-size", "16", "--steps", "50"]
+    args = ["train", "sac", "--dataset", str(data), "--hidden-dims", "16", "16", "--batch-size", "16", "--steps", "50"]
     assert main([*args, "--out", str(tmp_path / "run")]) == 2
     assert "--no-check trains all the same" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -125,7 +128,7 @@ def test_absurd_learning_rate_ends_the_run_and_keeps_the_last_good_checkpoint(tm
 
 def test_overflow_that_no_metric_shows_yet_is_kept_out_of_the_checkpoint(tmp_path: Path) -> None:
     """The first step's loss is finite, but not the weights it leads to."""
-    with pytest.raises(Diverged, match=r"pi\..* not finite after step 1\. No checkpoint was written yet"):
+    with pytest.raises(Diverged, match=r"actor\..* not finite after step 1\. No checkpoint was written yet"):
         train_tiny("bc", tmp_path / "run", actor_lr=1e39, log_every=1, checkpoint_every=1, eval_every=0)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
@@ -167,7 +170,7 @@ def test_public_api_goes_from_data_to_action(tmp_path: Path) -> None:
     data = mildly.load_dataset("pendulum-mixed")
     assert data.meta.env_id == "Pendulum-v1"
     assert {"mcq", "sac", "bc"} <= mildly.ALGORITHMS.keys()
-    run = mildly.train("mcq", data, steps=20, out=tmp_path / "run", eval_every=0, hidden=(16, 16), batch_size=16)
+    run = mildly.train("mcq", data, steps=20, out=tmp_path / "run", eval_every=0, hidden_dims=(16, 16), batch_size=16)
     policy = mildly.load_policy(run.path)
     observations = data.observations[:5]
     assert policy.act(observations[0]).shape == (1,)
@@ -184,10 +187,10 @@ def test_public_api_goes_from_data_to_action(tmp_path: Path) -> None:
 
 def test_the_policy_acts_in_the_environments_units_although_the_data_say_nothing_of_them(tmp_path: Path) -> None:
     builtin = load_dataset("pendulum-mixed")
-    bare = dataclasses.replace(builtin.meta, action_low=None, action_high=None)
+    bare = dataclasses.replace(builtin.meta, action_space=None)
     run = train_tiny("bc", tmp_path / "run", dataset=dataclasses.replace(builtin, meta=bare), steps=5, eval_every=0)
     policy = mildly.load_policy(run.path)
-    assert (policy.action_low, policy.action_high) == ((-2.0,), (2.0,))
+    assert policy.action_space == ActionSpace((-2.0,), (2.0,))
 
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:

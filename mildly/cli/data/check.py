@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import tyro
 from rich.console import Console
 
+from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse
 from mildly.data.check import Finding, check
 from mildly.data.options import ImportOptions
@@ -32,13 +32,13 @@ _WIDTH = 110
 class CheckOptions:
     """Options of `mildly data check`."""
 
-    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
+    dataset: Annotated[str, Mark.POSITIONAL, Arg(metavar="SET")]
     """A data set's name, file or folder."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print the findings as a JSON list, for programs."""
-    reading: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
+    reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
 def main(args: Sequence[str]) -> int:

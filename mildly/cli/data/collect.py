@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse
+from mildly.data.tasks import base_name
 from mildly.errors import MildlyError
 
 if TYPE_CHECKING:
     from mildly.collect.agent import Agent
-    from mildly.collect.making import Part
+    from mildly.collect.make_set import Part
 
 _STEPS = 100_000
 _AGENT_STEPS = {"standard": 200_000, "small": 20_000}
@@ -57,13 +58,13 @@ Examples:
 class CollectOptions:
     """Options of `mildly data collect`."""
 
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, Mark.POSITIONAL]
     """Folder to write; it appears when the set is complete."""
     env: str
     """A gymnasium environment with Box spaces, e.g. Hopper-v4."""
     kind: Literal["random", "medium", "medium-replay", "expert", "medium-expert", "full-replay"] | None = None
     """One of D4RL's kinds, see above; random where no --policy is given."""
-    policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    policy: Annotated[tuple[str, ...], Mark.REPEATED] = ()
     """What acts, see above. May be given several times: the policies act one after the other."""
     parts: tuple[float, ...] = ()
     """The policies' parts of the steps, e.g. 3 1; equal by default."""
@@ -73,7 +74,7 @@ class CollectOptions:
     """Same seed, same bits."""
     environments: int = 16
     """Environments stepped side by side; the data depend on it, as on the seed."""
-    deterministic: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    deterministic: Annotated[bool, Mark.NO_NEGATIVE] = False
     """The policies' mean actions; otherwise draws from them."""
     name: str | None = None
     """What the set is called; made of environment and kind by default, e.g. hopper-medium-collected."""
@@ -97,7 +98,7 @@ def main(args: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
-    from mildly.collect.making import describe_set, make_set
+    from mildly.collect.make_set import describe_set, make_set
 
     torch.set_num_threads(1)
     agent = None if options.agent is None else _train(options, options.agent)
@@ -172,7 +173,7 @@ def _train(options: CollectOptions, folder: Path) -> Agent:
 
 
 def _parts(options: CollectOptions, agent: Agent | None) -> list[Part]:
-    from mildly.collect.making import kind_parts, policy_parts
+    from mildly.collect.make_set import kind_parts, policy_parts
 
     steps, kind = options.steps or _STEPS, options.kind or "random"
     if options.steps is not None and options.steps < 1:
@@ -184,7 +185,7 @@ def _parts(options: CollectOptions, agent: Agent | None) -> list[Part]:
 
 
 def _default_name(options: CollectOptions) -> str:
-    environment = re.sub(r"-v\d+$", "", re.split("[/:]", options.env)[-1]).lower()
+    environment = base_name(re.split("[/:]", options.env)[-1]).lower()
     kind = options.kind or ("policy" if options.policy else "random")
     return f"{environment}-{kind}-collected"
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import tyro
-
+from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse
 from mildly.data.convert import convert
 from mildly.data.options import ImportOptions
 
 _ABOUT = """Read logs in any format and write them in another.
 
-SRC: a CSV or Parquet table with one row a step (.csv .tsv .csv.gz .parquet), a folder of them with one file a run, a
+SRC: a CSV or Parquet table with one row per step (.csv .tsv .csv.gz .parquet), a folder of them, one file per run, a
 D4RL or similar HDF5 file (.hdf5 .h5), arrays (.npz, or a folder of .npy files), a Minari set (minari:NAME or its
 folder), or a data set's name.
 DST: a folder to be made (Mildly's own form, which trains without being read into memory), or a file with one of those
@@ -27,13 +26,13 @@ What a file does not say itself is guessed, and the guess is explained; say it w
 class ConvertOptions:
     """Options of `mildly data convert`."""
 
-    src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+    src: Annotated[str, Mark.POSITIONAL, Arg(metavar="SRC")]
     """What to read."""
-    dst: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+    dst: Annotated[str, Mark.POSITIONAL, Arg(metavar="DST")]
     """What to write; it must not exist yet."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
-    reading: Annotated[ImportOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ImportOptions)
+    reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
 def main(args: Sequence[str]) -> int:

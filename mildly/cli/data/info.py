@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import tyro
 
+from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
 from mildly.data.dataset import Meta
 from mildly.data.registry import load_dataset
@@ -18,9 +18,9 @@ from mildly.data.registry import load_dataset
 class InfoOptions:
     """Options of `mildly data info`."""
 
-    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
+    dataset: Annotated[str, Mark.POSITIONAL, Arg(metavar="SET")]
     """A data set's name, file or folder."""
-    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    plot: Annotated[str | None, Arg(metavar="FILE")] = None
     """Also draw the set: a picture with six panels, written to FILE (.png, .svg or .pdf)."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
@@ -30,9 +30,9 @@ def main(args: Sequence[str]) -> int:
     """Print the facts."""
     options = parse(InfoOptions, args, prog="mildly data info", description="What is in a data set.")
     if options.plot:
-        from mildly.report.dataset import draw, writable
+        from mildly.report.dataset import draw, picture_path
 
-        writable(options.plot)  # a wrong name is told before a large set is read
+        picture_path(options.plot)  # an error before a large set is read
     data = load_dataset(options.dataset, data_dir=options.data_dir)
     meta, returns = data.meta, data.episode_returns()
     lengths = np.array([episode.stop - episode.start for episode in data.episodes()])
@@ -73,8 +73,4 @@ def main(args: Sequence[str]) -> int:
 
 
 def _bounds(meta: Meta) -> str:
-    """Each dimension's bounds, or one pair where they are all alike."""
-    if meta.action_low is None or meta.action_high is None:
-        return "-1 to 1, or the environment's"
-    pairs = dict.fromkeys(zip(meta.action_low, meta.action_high, strict=True))
-    return ", ".join(f"{low:g} to {high:g}" for low, high in pairs)
+    return "-1 to 1, or the environment's" if meta.action_space is None else str(meta.action_space)

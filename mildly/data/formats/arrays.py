@@ -265,7 +265,7 @@ def _checked_rows(columns: Mapping[str, Column], names: Mapping[str, str], path:
         episodes, steps, width = shapes["observations"]
         raise MildlyError(
             f"{path}: '{names['observations']}' has shape {shapes['observations']}, as if it were (episodes, steps, "
-            f"size), but one row a step is expected, ({episodes * steps}, {width}). Put the episodes one after "
+            f"size), but one row per step is expected, ({episodes * steps}, {width}). Put the episodes one after "
             "another, in all arrays, and mark the last row of each in 'terminals' or 'timeouts', or number them in "
             "'episodes'."
         )

@@ -77,7 +77,7 @@ def _check_not_nested(columns: Mapping[str, Any], path: Path, options: ImportOpt
     if inside:
         raise MildlyError(
             f"{path}: its arrays are in groups ({', '.join(inside)}, ...), which are not read. They are expected at "
-            "the top of the file, 'observations', 'actions' and 'rewards', one row a step, the episodes one after "
+            "the top of the file, 'observations', 'actions' and 'rewards', one row per step, the episodes one after "
             "another, with the last row of each marked in 'terminals' or 'timeouts'."
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mildly.action_space import ActionSpace
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.formats.arrays import DAMAGE
@@ -45,7 +46,7 @@ def read(source: str | Path, options: ImportOptions) -> Log:
                 name = source.removeprefix(PREFIX)
                 raise MildlyError(f"{source}: not on this machine. Get it with: minari download {name}") from error
         notes: list[str] = []
-        meta = _meta(data, notes, source)
+        meta = _meta(data, options, notes, source)
         log = Log(meta, iter(()), where=str(source), notes=notes)
         log.steps = _rows(data, source)
     return log
@@ -63,7 +64,7 @@ def _minari(source: str | Path) -> Iterator[ModuleType]:
         raise MildlyError(f"{source}: not a Minari data set, or damaged ({error}).") from error
 
 
-def _meta(data: Any, notes: list[str], source: str | Path) -> Meta:
+def _meta(data: Any, options: ImportOptions, notes: list[str], source: str | Path) -> Meta:
     from gymnasium.spaces import Box
 
     space = data.action_space
@@ -77,16 +78,27 @@ def _meta(data: Any, notes: list[str], source: str | Path) -> Meta:
         low, high = (task.reference_min, task.reference_max) if task else (None, None)
         if task:
             notes.append("Minari gives no reference scores for this set; D4RL's for its environment are used.")
-    bounded = bool(np.isfinite([space.low, space.high]).all())
     return Meta(
         name=data.spec.dataset_id,
         env_id=env_id,
-        action_low=tuple(space.low.astype(float).tolist()) if bounded else None,
-        action_high=tuple(space.high.astype(float).tolist()) if bounded else None,
+        action_space=None if options.action_low is not None else _action_space(space, source),
         reference_min=None if low is None else float(low),
         reference_max=None if high is None else float(high),
         source=f"Minari data set {data.spec.dataset_id}",
     )
+
+
+def _action_space(space: Any, source: str | Path) -> ActionSpace | None:
+    """The bounds that Minari states; none where they are endless."""
+    if not np.isfinite([space.low, space.high]).all():
+        return None
+    try:
+        return ActionSpace.of(space.low, space.high)
+    except MildlyError as error:
+        raise MildlyError(
+            f"{source}: the action bounds it states cannot be used: {error} Give others with --action-low and "
+            "--action-high."
+        ) from error
 
 
 def _rows(data: Any, source: str | Path) -> Iterator[Steps]:
@@ -140,10 +152,10 @@ def write(dataset: Dataset, name: str) -> None:
         if folder.exists():
             raise MildlyError(f"{name}: exists already. Give another name, or remove it with: minari delete")
         env_id = _available(dataset.meta.env_id)
-        low, high = _bounds(dataset, env_id)
-        buffers = _buffers(dataset, name, low, high)
+        space = _own_units(dataset, env_id)
+        box = Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)
         try:
-            _create(minari, dataset, name, buffers, Box(low, high, dtype=np.float32), env_id)
+            _create(minari, dataset, name, _buffers(dataset, name, space), box, env_id)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError):
@@ -151,22 +163,21 @@ def write(dataset: Dataset, name: str) -> None:
             raise
 
 
-def _bounds(dataset: Dataset, env_id: str | None) -> tuple[Array, Array]:
-    """What -1 and +1 mean: as the set says, or else its environment."""
-    from mildly.environments import stored_bounds
+def _own_units(dataset: Dataset, env_id: str | None) -> ActionSpace:
+    """What -1 and +1 mean: as the set says, or else its environment. Rounded to float32, as Minari keeps actions."""
+    from mildly.environments import stored_action_space
 
-    low, high = dataset.meta.action_low, dataset.meta.action_high
-    if low is None and env_id is not None:
-        low, high = stored_bounds(env_id)
-    unit = np.ones(dataset.action_size, dtype=np.float32)
-    return np.asarray(low or -unit, dtype=np.float32), np.asarray(high or unit, dtype=np.float32)
+    space = dataset.meta.action_space
+    if space is None and env_id is not None:
+        space = stored_action_space(env_id)
+    space = space or ActionSpace.unit(dataset.action_size)
+    return ActionSpace.of(np.array(space.low, np.float32), np.array(space.high, np.float32))
 
 
-def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> Iterator[Any]:
+def _buffers(dataset: Dataset, name: str, space: ActionSpace) -> Iterator[Any]:
     """The episodes one by one, each with its last next observation behind its observations."""
     from minari.data_collector import EpisodeBuffer
 
-    low, high = low.astype(np.float64), high.astype(np.float64)
     for i, rows in enumerate(dataset.episodes()):
         joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
         if not np.array_equal(*joined):
@@ -174,7 +185,7 @@ def _buffers(dataset: Dataset, name: str, low: Array, high: Array) -> Iterator[A
                 f"{name}: Minari keeps one observation between two steps, but in episode {i} the next observation "
                 "of a row is not the observation of the following one."
             )
-        actions = (high + low) / 2 + dataset.actions[rows] * ((high - low) / 2)
+        actions = space.from_unit(dataset.actions[rows].astype(np.float64))
         yield EpisodeBuffer(
             id=i,
             observations=np.concatenate([dataset.observations[rows], dataset.next_observations[rows][-1:]]),

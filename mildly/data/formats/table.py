@@ -1,4 +1,4 @@
-"""Tables with one row a step: CSV (also .tsv, and either of them as .gz) and Parquet, or a folder of them.
+"""Tables with one row per step: CSV (also .tsv, and either of them as .gz) and Parquet, or a folder of them.
 
 In a folder each file is a run of its own: at least one episode.
 """
@@ -105,8 +105,8 @@ def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     found = [parse_meta(sheet.description, sheet.path) if sheet.description else None for sheet in sheets]
     if len(found) == 1 or (found[0] is None and not any(found)):
         return found[0]
-    bounds = {(meta.action_low, meta.action_high) if meta else "none" for meta in found}
-    if len(bounds) > 1 or found[0] is None:
+    spaces = {meta.action_space if meta else "none" for meta in found}
+    if len(spaces) > 1 or found[0] is None:
         raise MildlyError(f"{path}: its tables differ in the bounds of their actions. Convert them one by one.")
     return dataclasses.replace(found[0], name=path.name, notes=())
 

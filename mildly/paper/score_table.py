@@ -1,37 +1,31 @@
-"""The paper's score tables with our numbers beside its own, from whatever runs exist so far."""
+"""The paper's score tables with the scores of our runs so far beside the published ones."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mildly.algorithms import algorithm_named
-from mildly.algorithms.base import make_config
-from mildly.errors import MildlyError
-from mildly.evaluation.results import Result, spread
-from mildly.paper.exhibits import METHODS, Exhibit, Score, paper_scores
-from mildly.run import Plan
+from mildly.evaluation.results import Result, std_over_seeds
+from mildly.paper.matching import changes, closest_to_paper, is_recollected, official_name
+from mildly.paper.reproductions import METHODS, PublishedScore, Reproduction, published_scores
 
 MISSING = "—"
-_STAND_IN = re.compile(r"-(re)?collected$")
 
 
 @dataclass(frozen=True)
-class Cell:
+class ReproducedScore:
     """Our runs of one method on one data set."""
 
     scores: tuple[float, ...]
-    """One a seed: the mean of its last ten evaluations."""
+    """One per seed: the mean of its last ten evaluations."""
     steps: int
-    """Steps that every one of them has made."""
-    stand_in: bool
-    """Whether the data are re-collected ones in the place of the official file."""
+    """Gradient steps that all runs have made."""
+    recollected: bool
+    """Whether the runs were trained on re-collected data instead of the official file."""
     changes: tuple[str, ...] = ()
     """Settings that are not the paper's, such as `num_actions 1`."""
     left_out: int = 0
@@ -45,7 +39,7 @@ class Cell:
     @property
     def std(self) -> float:
         """Over seeds, with n - 1; 0 for one seed."""
-        return spread(self.scores) or 0.0
+        return std_over_seeds(self.scores) or 0.0
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.std:.1f}" if len(self.scores) > 1 else f"{self.mean:.1f}"
@@ -55,14 +49,14 @@ class Cell:
 class ScoreTable:
     """A table of the paper, filled as far as there are runs."""
 
-    exhibit: Exhibit
+    reproduction: Reproduction
     datasets: tuple[str, ...]
     methods: tuple[str, ...]
-    cells: dict[tuple[str, str], Cell]
-    absent: tuple[str, ...]
+    cells: dict[tuple[str, str], ReproducedScore]
+    not_implemented: tuple[str, ...]
     """Methods that do not exist here yet."""
 
-    def cell(self, dataset: str, method: str) -> Cell | None:
+    def cell(self, dataset: str, method: str) -> ReproducedScore | None:
         """Our runs, if there are any."""
         return self.cells.get((dataset, method))
 
@@ -72,23 +66,23 @@ class ScoreTable:
         return max(ours, key=lambda method: ours[method]) if len(ours) > 1 else None
 
     def label(self, dataset: str) -> str:
-        """The data set's name, marked where re-collected data stand in for it."""
-        stand_in = any(cell.stand_in for (name, _), cell in self.cells.items() if name == dataset)
-        return f"{dataset} (re-collected)" if stand_in else dataset
+        """The data set's name, marked where re-collected data were used."""
+        recollected = any(cell.recollected for (name, _), cell in self.cells.items() if name == dataset)
+        return f"{dataset} (re-collected)" if recollected else dataset
 
     def averages(self) -> dict[str, tuple[float | None, float | None]]:
         """Ours and the paper's mean over the data sets of the table, by method; None where a cell is missing."""
         found = {}
         for method in self.methods:
             cells = [self.cell(dataset, method) for dataset in self.datasets]
-            papers = [paper_scores().get((dataset, method)) for dataset in self.datasets]
+            papers = [published_scores().get((dataset, method)) for dataset in self.datasets]
             ours = float(np.mean([cell.mean for cell in cells if cell])) if all(cells) else None
             theirs = float(np.mean([score.mean for score in papers if score])) if all(papers) else None
             found[method] = (ours, theirs)
         return found
 
     def footnotes(self) -> list[str]:
-        """Steps, seeds, and what is missing, in words."""
+        """Sentences on steps, seeds, re-collected data, changed settings and missing runs."""
         notes = []
         cells = list(self.cells.values())
         if cells:
@@ -97,7 +91,7 @@ class ScoreTable:
                 f"{_range([len(cell.scores) for cell in cells])} seed(s); the mean of the last ten evaluations "
                 "of each, ± the standard deviation over seeds (n - 1). The paper: 1,000,000 steps, 4 seeds."
             )
-        if any(cell.stand_in for cell in cells):
+        if any(cell.recollected for cell in cells):
             notes.append(
                 "Re-collected data: made with D4RL's own behavior policies, because the official file is not "
                 "here. Their scores are an orientation, not the same measurement."
@@ -110,9 +104,9 @@ class ScoreTable:
         left_out = sum(cell.left_out for cell in cells)
         if left_out:
             notes.append(f"{left_out} further run(s) with other settings or data, or shorter, are not in the table.")
-        if self.absent:
-            notes.append(f"Not implemented yet: {', '.join(self.absent)}.")
-        missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.absent) * len(self.datasets)
+        if self.not_implemented:
+            notes.append(f"Not implemented yet: {', '.join(self.not_implemented)}.")
+        missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.not_implemented) * len(self.datasets)
         if missing:
             notes.append(f"{missing} cell(s) have no run yet ({MISSING}).")
         return notes
@@ -123,27 +117,8 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def changes(plan: Plan) -> list[str]:
-    """Where a run's config is not that of the preset `paper` for its data set."""
-    try:
-        kind = algorithm_named(plan.algorithm)
-        paper = dataclasses.asdict(make_config(kind, "paper", plan.data.name, {}))
-    except MildlyError:
-        return []
-    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in paper.items()}
-    return [f"{name} {plan.config[name]}" for name in listed if plan.config.get(name, listed[name]) != listed[name]]
-
-
-def official_name(name: str, known: Sequence[str]) -> str | None:
-    """The benchmark's set that a data set is, or stands in for."""
-    base = _STAND_IN.sub("", name)
-    if base in known:
-        return base
-    return next((full for full in known if re.sub(r"-v\d+$", "", full) == base and base != name), None)
-
-
 def score_table(
-    exhibit: Exhibit,
+    reproduction: Reproduction,
     results: Sequence[Result],
     *,
     datasets: Sequence[str] = (),
@@ -153,14 +128,14 @@ def score_table(
     """Fill a table of the paper with the runs there are.
 
     Args:
-        exhibit: which table.
+        reproduction: which table.
         results: runs, also unfinished ones and such as do not belong to the table.
         datasets: only these rows; all by default.
         methods: only these columns.
         implemented: the algorithms that exist here.
     """
-    rows = tuple(name for name in exhibit.datasets if not datasets or name in datasets)
-    columns = tuple(name for name in exhibit.methods if not methods or name in methods)
+    rows = tuple(name for name in reproduction.datasets if not datasets or name in datasets)
+    columns = tuple(name for name in reproduction.methods if not methods or name in methods)
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         dataset = official_name(result.plan.data.name, rows)
@@ -170,92 +145,72 @@ def score_table(
         groups.setdefault((dataset, method), []).append(result)
     cells = {}
     for key, candidates in groups.items():
-        alike = like_the_paper(candidates)
-        cells[key] = Cell(
+        alike = closest_to_paper(candidates)
+        cells[key] = ReproducedScore(
             tuple(result.score for result in alike if result.score is not None),
             min(result.step for result in alike),
-            is_stand_in(alike[0]),
+            is_recollected(alike[0]),
             tuple(changes(alike[0].plan)),
             len(candidates) - len(alike),
         )
-    absent = tuple(name for name in columns if METHODS[name] not in implemented)
-    return ScoreTable(exhibit, rows, columns, cells, absent)
+    not_implemented = tuple(name for name in columns if METHODS[name] not in implemented)
+    return ScoreTable(reproduction, rows, columns, cells, not_implemented)
 
 
-def is_stand_in(result: Result) -> bool:
-    """Whether a run's data were re-collected."""
-    return bool(_STAND_IN.search(result.plan.data.name))
-
-
-def like_the_paper(results: Sequence[Result]) -> list[Result]:
-    """Of runs of one method on one task, those that belong together and are nearest to the paper; one a seed.
-
-    Runs with different settings or data are never mixed: the fewest changes come first, then the official data, then
-    the larger number of seeds. Of two runs with the same seed the longer one counts.
-    """
-    groups: dict[tuple[tuple[str, ...], bool], dict[int, Result]] = {}
-    for result in results:
-        seeds = groups.setdefault((tuple(changes(result.plan)), is_stand_in(result)), {})
-        if result.plan.seed not in seeds or result.step > seeds[result.plan.seed].step:
-            seeds[result.plan.seed] = result
-    best = min(groups, key=lambda key: (len(key[0]), key[1], -len(groups[key])), default=None)
-    return [] if best is None else list(groups[best].values())
-
-
-def markdown(table: ScoreTable) -> str:
-    """For documents: each cell has ours, then the paper's in brackets."""
+def to_markdown(table: ScoreTable) -> str:
+    """A Markdown table: our score, then the published one in brackets."""
     lines = [f"| | {' | '.join(table.methods)} |", "|---|" + "---|" * len(table.methods)]
     for dataset in table.datasets:
         cells = []
         for method in table.methods:
-            ours, theirs = table.cell(dataset, method), paper_scores().get((dataset, method))
+            ours, theirs = table.cell(dataset, method), published_scores().get((dataset, method))
             text = str(ours) if ours else MISSING
             text = f"**{text}**" if ours and table.best(dataset) == method else text
-            cells.append(f"{text} ({printed(theirs)})")
+            cells.append(f"{text} ({format_published(theirs)})")
         lines.append(f"| {table.label(dataset)} | {' | '.join(cells)} |")
-    means = [f"{number(ours)} ({number(theirs)})" for ours, theirs in table.averages().values()]
+    means = [f"{format_mean(ours)} ({format_mean(theirs)})" for ours, theirs in table.averages().values()]
     lines.append(f"| average | {' | '.join(means)} |")
     notes = "\n".join(f"- {note}" for note in ["In brackets the paper's number.", *table.footnotes()])
     return "\n".join(lines) + f"\n\n{notes}\n"
 
 
-def latex(table: ScoreTable) -> str:
-    """The same as a booktabs table."""
+def to_latex(table: ScoreTable) -> str:
+    """The same as a LaTeX table; it needs the package booktabs."""
     lines = [rf"\begin{{tabular}}{{l{'l' * len(table.methods)}}}", r"\toprule"]
     lines.append(" & ".join(["", *table.methods]) + r" \\")
     lines.append(r"\midrule")
     for dataset in table.datasets:
         cells = [table.label(dataset)]
         for method in table.methods:
-            ours, theirs = table.cell(dataset, method), paper_scores().get((dataset, method))
+            ours, theirs = table.cell(dataset, method), published_scores().get((dataset, method))
             text = str(ours) if ours else MISSING
             text = rf"\textbf{{{text}}}" if ours and table.best(dataset) == method else text
-            cells.append(f"{text} ({printed(theirs)})")
+            cells.append(f"{text} ({format_published(theirs)})")
         row = " & ".join(cells).replace(" ± ", r"$\pm$").replace(MISSING, "--")
         lines.append(row + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def comma_separated(table: ScoreTable) -> str:
-    """One line a cell, with everything known of it."""
+def to_csv(table: ScoreTable) -> str:
+    """One line per data set and method."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["dataset", "method", "mean", "std", "seeds", "steps", "recollected", "paper_mean", "paper_std"])
     for dataset in table.datasets:
         for method in table.methods:
-            ours, theirs = table.cell(dataset, method), paper_scores().get((dataset, method))
-            mine = [ours.mean, ours.std, len(ours.scores), ours.steps, ours.stand_in] if ours else [""] * 5
+            ours, theirs = table.cell(dataset, method), published_scores().get((dataset, method))
+            mine = [ours.mean, ours.std, len(ours.scores), ours.steps, ours.recollected] if ours else [""] * 5
             writer.writerow([dataset, method, *mine, *(theirs or ["", ""])])
     return text.getvalue()
 
 
-def printed(score: Score | None) -> str:
+def format_published(score: PublishedScore | None) -> str:
     """The paper's cell as text."""
     if score is None:
         return MISSING
     return f"{score.mean:.1f}" if score.std is None else f"{score.mean:.1f} ± {score.std:.1f}"
 
 
-def number(value: float | None) -> str:
+def format_mean(value: float | None) -> str:
     """A mean as text."""
     return MISSING if value is None else f"{value:.1f}"

@@ -13,15 +13,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from mildly.collect.agent import Agent
-from mildly.collect.rollouts import ActFunction, ArrayPolicy, describe, from_own_units, stream, uniform
+from mildly.collect.rollouts import ActFunction, ArrayPolicy, PolicyBehavior, describe, from_own_units, stream, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
 from mildly.data.writer import Writer
 from mildly.environments import make_env
 from mildly.errors import MildlyError, unknown_name
-from mildly.policy import Policy, load_policy
+from mildly.policy import load_policy
 from mildly.run import versions
 
 KINDS = {
@@ -42,7 +41,7 @@ class Part:
     words: str
     """What it is, for the set's `source`."""
     steps: int
-    made_by: ActFunction | Mapping[str, Array]
+    made_by: ActFunction | PolicyBehavior | Mapping[str, Array]
     """A policy in [-1, 1], or columns."""
 
     def pieces(self, env_id: str, **how: Any) -> Iterator[Mapping[str, Array]]:
@@ -172,7 +171,7 @@ def describe_set(name: str, env_id: str, agent: Agent | None = None) -> Meta:
     return replace(meta, reference_min=random, reference_max=expert, notes=(note,))
 
 
-def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> ActFunction:
+def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> ActFunction | PolicyBehavior:
     """A policy by what the user calls it, acting in [-1, 1].
 
     Args:
@@ -192,7 +191,7 @@ def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> Ac
     if Path(policy).is_dir():
         loaded = load_policy(policy)
         loaded.check_fit(env_id, f"the policy {policy}")
-        return from_own_units(_draws(loaded, deterministic), env_id)
+        return PolicyBehavior(loaded, env_id, deterministic=deterministic)
     if policy.endswith(".npz"):
         arrays = ArrayPolicy(policy, deterministic)
         if arrays.observation_size != observation_size:
@@ -205,18 +204,6 @@ def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> Ac
         f"'{policy}' is no policy. Give 'random', the folder of a run or of a policy, an .npz file of arrays, or a "
         "Python function as module:function or path/to/file.py:function."
     )
-
-
-def _draws(policy: Policy, deterministic: bool) -> ActFunction:
-    """A policy's actions; its draws depend on `rng` alone."""
-
-    def act(observations: Array, rng: np.random.Generator) -> Array:
-        if deterministic:
-            return policy.act(observations)
-        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        return policy.act(observations, deterministic=False, generator=generator)
-
-    return act
 
 
 def _function(name: str) -> Callable[[Array, np.random.Generator], Any]:

@@ -1,4 +1,4 @@
-"""The paper's tables and figures as data: which algorithms on which data sets with which settings, and its numbers."""
+"""The paper's tables and figures: which algorithms on which data sets with which settings, and the published scores."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _LAMBDAS = (0.3, 0.5, 0.7, 0.9, 0.95)
 _NUMBERS = (1, 5, 20)  # 10, the default, is among the runs over lambda
 
 
-class Score(NamedTuple):
-    """A cell of one of the paper's tables."""
+class PublishedScore(NamedTuple):
+    """A score that the paper prints."""
 
     mean: float
     std: float | None
 
 
 @dataclass(frozen=True)
-class Study:
-    """Runs of an exhibit: methods on data sets, with fields of their configs crossed."""
+class Grid:
+    """Methods on data sets, crossed with values of config fields."""
 
     methods: tuple[str, ...]
     datasets: tuple[str, ...]
@@ -55,68 +55,68 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class Reproduction:
     """A table or figure of the paper."""
 
     name: str
     title: str
-    studies: tuple[Study, ...]
+    grids: tuple[Grid, ...]
     label: str = ""
-    """Its table in `paper_scores.csv`."""
+    """The LaTeX label of its table of scores, as in `published_scores.csv`; empty where it shows something else."""
 
     @property
     def methods(self) -> tuple[str, ...]:
         """All methods, in the paper's order."""
-        return tuple(dict.fromkeys(method for study in self.studies for method in study.methods))
+        return tuple(dict.fromkeys(method for grid in self.grids for method in grid.methods))
 
     @property
     def datasets(self) -> tuple[str, ...]:
         """All data sets, in the paper's order."""
-        return tuple(dict.fromkeys(dataset for study in self.studies for dataset in study.datasets))
+        return tuple(dict.fromkeys(dataset for grid in self.grids for dataset in grid.datasets))
 
 
 _STUDIED = ("halfcheetah-medium-v2", "hopper-medium-replay-v2")
 
-EXHIBITS = {
-    exhibit.name: exhibit
-    for exhibit in (
-        Exhibit(
+REPRODUCTIONS = {
+    reproduction.name: reproduction
+    for reproduction in (
+        Reproduction(
             "table1",
             "Normalized scores on the MuJoCo sets (the paper's Table 1)",
-            (Study(("BC", "SAC", "CQL", "UWAC", "TD3+BC", "IQL", "MCQ"), _MUJOCO),),
+            (Grid(("BC", "SAC", "CQL", "UWAC", "TD3+BC", "IQL", "MCQ"), _MUJOCO),),
             "tab:scorepaper",
         ),
-        Exhibit(
+        Reproduction(
             "table-deterministic",
             "MCQ on TD3",
-            (Study(("MCQ-TD3",), tuple(name for name in _MUJOCO if "-expert-v2" not in name or "medium" in name)),),
+            (Grid(("MCQ-TD3",), tuple(name for name in _MUJOCO if "-expert-v2" not in name or "medium" in name)),),
             "tab:deterministicmcq",
         ),
-        Exhibit(
+        Reproduction(
             "table-more",
             "More baselines on the MuJoCo sets",
-            (Study(("BCQ", "BEAR", "MOPO", "DT", "CDC", "PBRL", "MCQ"), _MUJOCO),),
+            (Grid(("BCQ", "BEAR", "MOPO", "DT", "CDC", "PBRL", "MCQ"), _MUJOCO),),
             "tab:morebaselines",
         ),
-        Exhibit(
+        Reproduction(
             "table-other",
             "maze2d and Adroit",
-            (Study(("BC", "BEAR", "CQL", "BCQ", "TD3+BC", "IQL", "MCQ"), PAPER_DATASETS[15:]),),
+            (Grid(("BC", "BEAR", "CQL", "BCQ", "TD3+BC", "IQL", "MCQ"), PAPER_DATASETS[15:]),),
             "tab:mazeadroit",
         ),
-        Exhibit(
+        Reproduction(
             "fig-parameters",
             "Effects of lambda and N on the score and on Q (the paper's parameter study)",
             (
-                Study(("MCQ",), _STUDIED, {"lam": _LAMBDAS}),
-                Study(("MCQ",), _STUDIED, {"num_actions": _NUMBERS, "lam": (0.95,)}),
+                Grid(("MCQ",), _STUDIED, {"lam": _LAMBDAS}),
+                Grid(("MCQ",), _STUDIED, {"num_actions": _NUMBERS, "lam": (0.95,)}),
             ),
         ),
-        Exhibit(
+        Reproduction(
             "fig-values",
             "Value estimates of MCQ: in the data, of the policy's actions, and the target",
             (
-                Study(
+                Grid(
                     ("MCQ",),
                     (
                         "halfcheetah-random-v2",
@@ -128,32 +128,32 @@ EXHIBITS = {
                 ),
             ),
         ),
-        Exhibit(
+        Reproduction(
             "table-cost",
-            "Cost: seconds for 1,000 gradient steps, and memory",
-            (Study(("CQL", "MCQ"), ("halfcheetah-medium-v2",)),),
+            "Cost: seconds per 1,000 gradient steps, and memory",
+            (Grid(("CQL", "MCQ"), ("halfcheetah-medium-v2",)),),
         ),
     )
 }
 """By name. What the paper does not print (the grid of its figures over N) is our choice."""
 
-COST = {"CQL": (38.2, 1.4), "MCQ": (30.3, 1.2)}
-"""The paper's cost table: seconds for 1,000 gradient steps and gigabytes, on an RTX 3090."""
+PUBLISHED_COST = {"CQL": (38.2, 1.4), "MCQ": (30.3, 1.2)}
+"""The paper's cost table: seconds per 1,000 gradient steps and gigabytes, on an RTX 3090."""
 
 
-def exhibit_named(name: str) -> Exhibit:
-    """An exhibit, or an error with the nearest name."""
-    if name not in EXHIBITS:
-        raise unknown_name("table or figure", name, EXHIBITS)
-    return EXHIBITS[name]
+def reproduction_named(name: str) -> Reproduction:
+    """A table or figure; an unknown name is an error that suggests the nearest known one."""
+    if name not in REPRODUCTIONS:
+        raise unknown_name("table or figure", name, REPRODUCTIONS)
+    return REPRODUCTIONS[name]
 
 
 @cache
-def paper_scores() -> dict[tuple[str, str], Score]:
+def published_scores() -> dict[tuple[str, str], PublishedScore]:
     """The paper's 285 scores, by data set and method."""
-    with (files("mildly.paper") / "paper_scores.csv").open() as file:
+    with (files("mildly.paper") / "published_scores.csv").open() as file:
         rows = list(csv.DictReader(file))
     return {
-        (row["dataset"], row["method"]): Score(float(row["mean"]), float(row["std"]) if row["std"] else None)
+        (row["dataset"], row["method"]): PublishedScore(float(row["mean"]), float(row["std"]) if row["std"] else None)
         for row in rows
     }

@@ -1,0 +1,145 @@
+"""Extras: what any algorithm with an actor and critics may add to its method. All are off unless asked for.
+
+The data show what each action was followed by, its discounted return G. By default only its rewards are used.
+
+    level_start   the critics begin at the mean of G instead of about 0, so that they need not climb there one reward at
+                  a time. It moves the origin of the rewards and changes nothing else, except where a method looks at
+                  the size of values, as TD3+BC's weight, a floor or a ceiling do.
+    return_mix    k: the critics' target is (1 - k) y + k G, y the method's own. That is y of the policy for about 1 / k
+                  steps and of the data's actions from then on (Geng et al. 2024, "Improving Offline RL by Blending
+                  Heuristics"). A fall far ahead is known at once, and not after hundreds of sweeps. It is a relabeling
+                  of rewards and ends, so that no method knows of it.
+    bc_warmup_steps   a phase in which the actor clones the data's actions while the critics learn, so that it begins
+                  to climb when they know a slope.
+    policy_ema    the policy that acts is a running average of the actor.
+
+    bc_weight     an anchor: the actor's loss has a cloning term as well.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mildly.actors import Actor
+from mildly.algorithms.config import require
+from mildly.data.batches import Batch, Preprocessing
+from mildly.data.dataset import Dataset
+from mildly.data.returns import Returns
+from mildly.networks import polyak_update
+from mildly.optimizer import minimize
+from mildly.state import Stateful
+
+Metrics = dict[str, Tensor]
+
+
+class Phase(NamedTuple):
+    """Steps that are taken before the main ones, with a count of their own."""
+
+    name: str
+    """What progress and metrics call it."""
+    steps: int
+    update: Callable[[Any], Metrics]
+    """Takes one step on a batch."""
+    field: str = ""
+    """The config field that sets its steps."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Extras: a start from the data, and an averaged policy."""
+
+    level_start: bool = False
+    """Start the critics' values at the data's mean discounted return instead of about 0."""
+    return_mix: float = 0.0
+    """Weight of the data's own discounted returns in the critics' targets, from 0 (none) to 1 (nothing else). 0.1 suits
+    data of one policy, or of a few."""
+    bc_warmup_steps: int = 0
+    """Steps before the main ones in which the actor clones the data's actions while the critics learn."""
+    policy_ema: float | None = None
+    """If given, the policy that acts is a running average of the actor, which follows it at this rate. In the first
+    1 / policy_ema steps it is the mean of all actors so far."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.return_mix <= 1, "extras.return_mix", "in [0, 1]", self.return_mix)
+        require(self.bc_warmup_steps >= 0, "extras.bc_warmup_steps", "at least 0", self.bc_warmup_steps)
+        average = self.policy_ema
+        require(average is None or 0 < average <= 1, "extras.policy_ema", "in (0, 1]", average)
+
+
+@dataclass(frozen=True)
+class AnchoredExtras(Extras):
+    """Extras: a start from the data, an anchor in its actions, and an averaged policy."""
+
+    bc_weight: float = 0.0
+    """Weight of a behavior cloning term in the actor's loss, in units of the critics' own error: an anchor that yields
+    where a gain stands out from that error. 0.5 is a light one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.bc_weight >= 0, "extras.bc_weight", "at least 0", self.bc_weight)
+
+
+class ActorCriticExtras(Stateful):
+    """The extras of one learner."""
+
+    DERIVED: ClassVar = frozenset({"config", "gamma", "values"})
+
+    def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
+        """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
+        self.config, self.gamma, self.values = config, gamma, values
+        self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
+        self.steps = 0
+
+    def start(self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device) -> dict[str, Tensor]:
+        """Bring the values to the level of the data's returns; the columns in which returns are mixed, if asked for."""
+        c = self.config
+        if not (c.level_start or c.return_mix):
+            return {}
+        scaled = preprocessing.scaled(dataset)
+        returns = Returns.of(scaled, self.gamma, device)
+        if c.level_start:
+            for network in self.values:
+                list(network.parameters())[-1].data.fill_(returns.level())
+        if not c.return_mix:
+            return {}
+        ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
+        rewards, ends = (torch.from_numpy(np.array(x, dtype=np.float32)).to(device) for x in (scaled.rewards, ended))
+        return returns.mixed(rewards, ends, c.return_mix)
+
+    def phases(self, warm_up: Callable[[Batch], Metrics], actor: Actor) -> list[Phase]:
+        """The warm-up, if asked for."""
+
+        def step(batch: Batch) -> Metrics:
+            metrics = warm_up(batch)
+            self.after_step(actor)
+            return metrics
+
+        steps = self.config.bc_warmup_steps
+        return [Phase("bc warm-up", steps, step, "extras.bc_warmup_steps")] if steps else []
+
+    def anchor(self, bc_loss: Tensor, td_error: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+        """The term of the actor's loss: a cloning loss in units of the critics' error, given as a mean square.
+
+        `scale` is what the method multiplies values with in that loss, if with anything.
+        """
+        assert isinstance(self.config, AnchoredExtras)
+        return self.config.bc_weight * scale * td_error.sqrt() * bc_loss
+
+    def after_step(self, actor: Actor) -> None:
+        """Let the average follow the actor; at first it is the mean of all actors so far."""
+        self.steps += 1
+        if self.average is not None and self.config.policy_ema is not None:
+            polyak_update(self.average, actor, max(self.config.policy_ema, 1 / self.steps))
+
+
+def clone(loss: Tensor, optimizer: torch.optim.Optimizer) -> Metrics:
+    """One step of the actor down a cloning loss."""
+    minimize(loss, optimizer)
+    return {"loss_bc": loss.detach()}

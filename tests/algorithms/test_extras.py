@@ -1,0 +1,247 @@
+"""Extras: a start at the level of the returns, returns in the targets, an anchor, and an averaged policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import OBSERVATIONS, make_batch, same, tiny, weights
+from learners import DATA, batch_of, drawn_by, every_anchored, every_with_extras, slow_return, starting, with_gradient
+from torch import Tensor
+
+from mildly.data.batches import Buffer
+from mildly.data.returns import discounted_returns
+
+LEVEL, MIX, ANCHOR, AVERAGE = "extras.level_start", "extras.return_mix", "extras.bc_weight", "extras.policy_ema"
+
+
+# The level
+
+
+@every_with_extras
+def test_all_values_start_at_the_level_of_the_returns(name):
+    """Nothing but the last offsets differs from a learner without it, and no step is spent."""
+    value, weight = discounted_returns(DATA, 0.9)
+    level = np.average(value, weights=weight)
+    learner, plain = starting(name, **{LEVEL: True}), starting(name)
+    assert abs(level) > 0.01
+    for critics in (learner.critics, learner.target_critics):
+        assert critics.biases[-1].flatten().tolist() == pytest.approx([level, level], rel=1e-5)
+    assert same(weights(learner.critics)[:-1], weights(plain.critics)[:-1])
+    assert same(weights(learner.target_critics)[:-1], weights(plain.target_critics)[:-1])
+    if name == "iql":
+        assert list(learner.value.parameters())[-1].item() == pytest.approx(level, rel=1e-5)
+        assert same(weights(learner.value)[:-1], weights(plain.value)[:-1])
+    assert [phase.steps for phase in learner.phases()] == [phase.steps for phase in plain.phases()]
+    assert learner.step(batch_of()).keys() == plain.step(batch_of()).keys()
+
+
+def start_at(learner: Any, level: float) -> None:
+    """Bring the offset of all values to a level, as the start does."""
+    for network in learner.extras.values:
+        list(network.parameters())[-1].data.fill_(level)
+
+
+@pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql", "awac"])
+def test_a_level_is_another_origin_of_the_rewards(name):
+    """With r - (1 - gamma) b inside an episode and r - b at a terminal state, all values are lower by b."""
+    rates = {"gamma": 0.9, "actor_lr": 0.01, "critic_lr": 0.01}
+    shifted, centered = (tiny(name, seed=1, **rates) for _ in range(2))
+    before = weights(centered.actor)
+    start_at(shifted, 7.0)
+    start_at(centered, 0.0)
+    for step in range(40):
+        batch = make_batch(seed=step)
+        inner = 1 - batch.terminated
+        rewards = batch.rewards - 7.0 * (1 - 0.9 * inner)
+        first, second = shifted.step(batch), centered.step(batch._replace(rewards=rewards))
+        assert first["q_data"].item() == pytest.approx(second["q_data"].item() + 7.0, abs=1e-3)
+        assert first["loss_td"].item() == pytest.approx(second["loss_td"].item(), rel=1e-3)
+    for mine, other in zip(weights(shifted.actor), weights(centered.actor), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-2, rtol=0.0)
+    moved = max((new - old).abs().max().item() for new, old in zip(weights(centered.actor), before, strict=True))
+    assert moved > 0.1
+
+
+# Returns in the critics' targets
+
+
+def mixed(y: Tensor, rows: Tensor, mix: float, scale: float = 1.0) -> list[float]:
+    """(1 - k) y + k G, one number at a time; a return of which the log shows half counts half."""
+    found = []
+    for own, row in zip(y.double().tolist(), rows.tolist(), strict=True):
+        value, shown = slow_return(row, 0.9)
+        found.append((1 - mix * shown) * own + mix * shown * scale * value)
+    return found
+
+
+@every_with_extras
+@pytest.mark.parametrize("mix", [0.3, 1.0])
+def test_the_critics_target_mixes_the_datas_returns_in_as_far_as_they_are_shown(name, mix):
+    """By hand, from the method's own target of the same rows with the same draws."""
+    learner, twin = tiny(name, gamma=0.9, **{MIX: mix}), tiny(name, gamma=0.9)
+    batch, plain = drawn_by(learner), drawn_by(twin)
+    assert torch.equal(batch.rows, plain.rows)
+    assert len({slow_return(row, 0.9)[1] for row in batch.rows.tolist()}) > 2
+    target = learner.td_target(batch)
+    assert not target.requires_grad
+    np.testing.assert_allclose(target.numpy(), mixed(twin.td_target(plain), plain.rows, mix), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(target.numpy(), tiny(name, gamma=0.9).td_target(plain).numpy(), atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("sac", {"normalize_observations": True, LEVEL: True}),
+        ("td3-bc", {"normalize_observations": True, "policy_noise": 0.4}),
+        ("iql", {"reward_scaling": True}),
+        ("awac", {"ignore_terminals": True}),
+    ],
+    ids=str,
+)
+def test_returns_are_mixed_in_with_the_units_and_the_ends_that_the_method_sees(name, fields):
+    learner, twin = tiny(name, gamma=0.9, **{MIX: 0.4}, **fields), tiny(name, gamma=0.9, **fields)
+    batch, plain = drawn_by(learner, rows=40), drawn_by(twin, rows=40)
+    scale = twin.preprocessing.reward_scale
+    assert (scale != 1) == (name == "iql")
+    assert plain.terminated.any() == (name != "awac")
+    expected = mixed(twin.td_target(plain), plain.rows, 0.4, scale)
+    np.testing.assert_allclose(learner.td_target(batch).numpy(), expected, rtol=1e-4, atol=1e-5 * scale)
+
+
+@every_with_extras
+def test_every_method_s_critics_learn_from_the_mixed_target(name):
+    learner, twin = tiny(name, gamma=0.9, **{MIX: 0.3}), tiny(name, gamma=0.9)
+    metrics = learner.step(drawn_by(learner))
+    assert metrics["q_target"].item() != pytest.approx(twin.step(drawn_by(twin))["q_target"].item(), rel=1e-3)
+    assert {key for key in metrics if key.startswith("loss_")} >= {"loss_td", "loss_critic"}
+
+
+def test_with_returns_alone_the_values_are_the_datas_own():
+    """Mixed in with weight 1, of episodes that end: the policy no longer matters, and TD errors are return errors."""
+    learner = tiny("td3", gamma=0.9, **{MIX: 1.0})
+    batch = drawn_by(learner)
+    ended = torch.tensor([slow_return(row, 0.9)[1] == 1 for row in batch.rows.tolist()])
+    assert ended.any()
+    assert not ended.all()
+    with torch.no_grad():
+        learner.target_critics.biases[-1].add_(100.0)
+    values = torch.tensor([slow_return(row, 0.9)[0] for row in batch.rows.tolist()])
+    torch.testing.assert_close(learner.td_target(batch)[ended], values[ended], rtol=1e-5, atol=1e-5)
+    assert (learner.td_target(batch)[~ended] - values[~ended]).abs().min() > 1
+
+
+@every_anchored
+def test_the_mixed_target_gives_gradients_to_the_critics_alone(name):
+    learner = tiny(name, gamma=0.9, **{MIX: 0.5})
+    learner.update_critics(drawn_by(learner))
+    assert with_gradient(learner) == {"critics"}
+
+
+@every_with_extras
+def test_what_else_is_in_a_batch_is_as_without_returns(name):
+    learner, twin = tiny(name, gamma=0.9, **{MIX: 0.3}), tiny(name, gamma=0.9)
+    batch, plain = drawn_by(learner, rows=40), drawn_by(twin, rows=40)
+    for column in ("observations", "actions", "next_observations", "rows"):
+        assert torch.equal(getattr(batch, column), getattr(plain, column))
+    assert ((batch.terminated > 0) & (batch.terminated < 1)).any()
+    assert (batch.terminated[plain.terminated == 1] == 1).all()
+
+
+@every_with_extras
+def test_transitions_that_are_no_rows_of_the_data_are_learned_from_by_the_methods_own_target(name):
+    """As in online training, where there are no returns yet."""
+    learner, twin = starting(name, **{MIX: 0.5}), starting(name)
+    buffers = [Buffer(OBSERVATIONS, 2, 12, each.device, each.preprocessing) for each in (learner, twin)]
+    for buffer in buffers:
+        buffer.add(make_batch()._asdict())
+    batches = [buffer.sample(torch.Generator().manual_seed(3)) for buffer in buffers]
+    assert not len(batches[0].rows)
+    assert torch.equal(learner.td_target(batches[0]), twin.td_target(batches[1]))
+
+
+# The anchor
+
+
+def actor_loss_of(learner: Any, batch: Any) -> Tensor:
+    """The actor's loss, of the same draw for all learners."""
+    if not hasattr(learner, "log_alpha"):
+        return learner.actor_loss(batch)[0]
+    drawn = learner.actor(batch.observations).rsample(torch.Generator().manual_seed(0))
+    return learner.actor_loss(batch, drawn)[0]
+
+
+@pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])  # TD3+BC weighs its values: see its tests
+def test_an_anchor_adds_the_cloning_loss_in_units_of_the_critics_error(name):
+    """By hand; no gradient runs through the error."""
+    free, anchored = tiny(name), starting(name, **{ANCHOR: 0.3})
+    batch = batch_of()
+    anchored.last_td_loss = torch.tensor(2 * 1.7**2)  # summed over two critics
+    plain, got = actor_loss_of(free, batch), actor_loss_of(anchored, batch)
+    cloning = free.bc_loss(batch)
+    assert got.item() == pytest.approx(plain.item() + 0.3 * 1.7 * cloning.item(), rel=1e-4)
+    both = [torch.autograd.grad(loss, list(free.actor.parameters()), retain_graph=True) for loss in (plain, cloning)]
+    for whole, own, pull in zip(torch.autograd.grad(got, list(anchored.actor.parameters())), *both, strict=True):
+        torch.testing.assert_close(whole, own + 0.3 * 1.7 * pull, atol=1e-5, rtol=1e-4)
+
+
+@every_anchored
+def test_the_critics_error_is_the_root_of_the_mean_square_that_they_last_minimized(name):
+    fields = {"gamma": 0.9, MIX: 0.3}
+    learner, free = tiny(name, **fields, **{ANCHOR: 0.8}), tiny(name, **fields)
+    batch = drawn_by(learner)
+    target = free.td_target(batch).double()
+    errors = free.critics(batch.observations, batch.actions).detach().double() - target
+    learner.update_critics(batch)
+    assert not learner.last_td_loss.requires_grad
+    assert torch.equal(learner.state_dict()["last_td_loss"], learner.last_td_loss)
+    free.load_state_dict(learner.state_dict())  # so that the anchor alone is between the two
+    term = actor_loss_of(learner, batch) - actor_loss_of(free, batch)
+    error, scale = float(errors.square().mean().sqrt()), 1.0
+    if name == "td3-bc":
+        scale = 2.5 / free.critics(batch.observations, free.actor(batch.observations))[0].abs().mean().item()
+    assert term.item() == pytest.approx(0.8 * scale * error * free.bc_loss(batch).item(), rel=1e-4)
+
+
+@every_anchored
+def test_an_anchor_holds_the_actor_nearer_to_the_data(name):
+    distances = []
+    for weight in (0.0, 20.0):
+        learner = starting(name, actor_lr=0.01, **{ANCHOR: weight})
+        for step in range(60):
+            learner.step(batch_of(step))
+        distances.append(learner.bc_loss(batch_of(99, rows=60)).item())
+    assert distances[1] < distances[0] - 0.01
+
+
+# The average
+
+
+@every_with_extras
+def test_the_policy_is_a_running_average_of_the_actor(name):
+    learner, plain = tiny(name, actor_lr=0.01, **{AVERAGE: 0.25}), tiny(name, actor_lr=0.01)
+    expected = weights(plain.actor)
+    for step, rate in enumerate((1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4)):
+        learner.step(batch_of(step))
+        plain.step(batch_of(step))
+        expected = [rate * new + (1 - rate) * old for new, old in zip(weights(plain.actor), expected, strict=True)]
+    assert same(weights(learner.actor), weights(plain.actor))  # the training knows nothing of it
+    assert learner.policy().actor is learner.extras.average
+    assert plain.policy().actor is plain.actor
+    for got, by_hand in zip(weights(learner.extras.average), expected, strict=True):
+        torch.testing.assert_close(got, by_hand)
+    states = np.zeros((2, OBSERVATIONS), np.float32)
+    assert not np.array_equal(learner.policy(DATA.meta).act(states), plain.policy(DATA.meta).act(states))
+    assert not any(parameter.requires_grad for parameter in learner.extras.average.parameters())
+
+
+@every_with_extras
+def test_a_restored_learner_has_the_average_too(name):
+    learner, other = tiny(name, **{AVERAGE: 0.1}), tiny(name, seed=5, **{AVERAGE: 0.1})
+    for step in range(3):
+        learner.step(batch_of(step))
+    other.load_state_dict(learner.state_dict())
+    assert same(weights(other.policy().actor), weights(learner.policy().actor))
+    assert other.extras.steps == 3
