@@ -137,7 +137,7 @@ def test_a_run_stopped_in_a_phase_has_no_policy_yet(
     assert place_of(tmp_path / "run") == (phase, step)
     assert facts_of(tmp_path / "run")["step"] == 0
     assert not (tmp_path / "run" / "policy").exists()
-    with pytest.raises(MildlyError, match="no policy here"):
+    with pytest.raises(MildlyError, match="no policy yet: its main steps have not begun"):
         mildly.evaluate(tmp_path / "run")
     resume(tmp_path / "run")
     assert mildly.load_policy(tmp_path / "run").normalizer is not None
