@@ -1,9 +1,20 @@
-"""The one exception that speaks to users: what is wrong, where, and what to do about it."""
+"""The one exception that speaks to users: what is wrong, where, and what to do about it; text fit for a terminal."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: object) -> str:
+    """Text without what a terminal would obey: control characters (except ends of lines and tabs), turned directions.
+
+    Names in files are other people's words, and must not move the cursor, color the screen or set its title.
+    """
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 class MildlyError(Exception):

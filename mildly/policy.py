@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from mildly.data.dataset import Array
 from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
 from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import atomic_write, read_own_json, sha256, write_json
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
@@ -78,6 +78,8 @@ class Policy:
         if self.normalizer is not None:
             states = self.normalizer.apply(states)
         actions: Array = act(states).cpu().numpy()
+        if not np.isfinite(actions).all():
+            raise MildlyError("the policy's answer is not finite: the observations are too large for its network.")
         if self.action_space is not None:
             actions = self.action_space.clip(self.action_space.from_unit(actions))
         return actions[0] if given.ndim == 1 else actions
@@ -113,10 +115,15 @@ class Policy:
             "reward_scale": self.reward_scale,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
+        description = json.loads(json.dumps(description))
+        before = [sha256(folder / WEIGHTS)] if (folder / WEIGHTS).exists() else []
         with atomic_write(folder / WEIGHTS) as unfinished:
             save_file(weights, unfinished)
-        with atomic_write(folder / DESCRIPTION) as unfinished:
-            unfinished.write_text(json.dumps(description, indent=2) + "\n")
+            hashes = [sha256(unfinished)]
+            # The description comes first and allows the weights before, so that a crash between the two harms nothing.
+            write_json(folder / DESCRIPTION, {**description, "weights_sha256": hashes + before})
+        if before:
+            write_json(folder / DESCRIPTION, {**description, "weights_sha256": hashes})
         return folder
 
 
@@ -158,13 +165,10 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         folder = folder / "policy"
     path = folder / DESCRIPTION
     try:
-        description = json.loads(path.read_text())
-        if description["format"] != FORMAT:
-            raise MildlyError(
-                f"{path}: format {description['format']}; this version of mildly reads {FORMAT}. Train it again."
-            )
-        actor = ACTORS[description["actor"]](**description["spec"])
-        actor.load_state_dict(load_file(folder / WEIGHTS))
+        description = read_own_json(path, lambda given: _check_format(path, given["format"]))
+        if sha256(folder / WEIGHTS) not in list(description["weights_sha256"]):
+            raise ValueError(f"{WEIGHTS} is not the file that {DESCRIPTION} was written for")
+        actor = _actor(description["actor"], description["spec"], folder / WEIGHTS)
         mean, std = (_numbers(description, f"observation_{x}", actor.spec["observation_size"]) for x in ("mean", "std"))
         space = ActionSpace.from_json(description)
         if space is not None and space.size != actor.spec["action_size"]:
@@ -175,10 +179,33 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         raise MildlyError(
             f"{folder}: no policy here (needs {DESCRIPTION} and {WEIGHTS}). Give the folder of a training run."
         ) from error
-    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
+    except (RuntimeError, SafetensorError) as error:  # torch's own words
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
     return Policy(actor, normalizer=normalizer, action_space=space, reward_scale=reward_scale)
+
+
+def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
+    """The actor with its weights, which must have the shapes that the description says: known before it is built."""
+    with safe_open(weights, framework="pt") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    if len(spec["hidden_dims"]) > len(found):
+        raise ValueError(f"{len(spec['hidden_dims'])} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
+    with torch.device("meta"):  # shapes without memory
+        planned = {name: tuple(tensor.shape) for name, tensor in ACTORS[kind](**spec).state_dict().items()}
+    if planned != found:
+        wrong = sorted(name for name in planned | found if planned.get(name) != found.get(name))
+        raise ValueError(f"{WEIGHTS} does not have the shapes that {DESCRIPTION} says: {', '.join(wrong[:3])}")
+    actor = ACTORS[kind](**spec)
+    actor.load_state_dict(load_file(weights))
+    return actor
+
+
+def _check_format(path: Path, found: Any) -> None:
+    if found != FORMAT:
+        raise MildlyError(f"{path}: format {found}; this version of mildly reads {FORMAT}. Train it again.")
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:

@@ -6,6 +6,7 @@ A run leaves
     metrics.jsonl          a line every few hundred steps: losses and value estimates
     evaluations.jsonl      a line per evaluation: every episode's return
     checkpoint.safetensors the whole state, replaced atomically
+    checkpoint.previous.safetensors   the checkpoint before, in case the last is damaged
     timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints; peak memory
     policy/                the policy as of the last checkpoint, ready to deploy
     tensorboard/           event files, if asked for
@@ -20,7 +21,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,17 @@ from typing import Any
 
 from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import (
+    atomic_write,
+    open_own,
+    parse_json,
+    plain_name,
+    read_json,
+    read_own_json,
+    refuse_links,
+    remove_leftovers,
+    write_json,
+)
 
 FORMAT = 2
 _LEAST = {
@@ -40,7 +51,10 @@ _LEAST = {
     "checkpoint_every": 1,
     "threads": 1,
 }
-_LARGEST_SEED = 2**32 - 1
+_MOST = {"seed": 2**32 - 1, "threads": 1024} | dict.fromkeys(
+    ("steps", "eval_every", "episodes", "log_every", "checkpoint_every"), 10**15
+)
+_TEXTS = {"algorithm": str, "preset": str, "config": dict, "device": str, "variant": str, "tensorboard": bool}
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PEAK = "peak_megabytes"
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
@@ -93,8 +107,8 @@ class Plan:
                 raise MildlyError(f"{name} must be a whole number, got {value!r}.")
             if value < least:
                 raise MildlyError(f"{name} must be at least {least}, got {value}.")
-        if self.seed > _LARGEST_SEED:
-            raise MildlyError(f"seed must be at most {_LARGEST_SEED}, got {self.seed}.")
+            if value > _MOST[name]:
+                raise MildlyError(f"{name} must be at most {_MOST[name]:,}, got {value:,}.")
 
 
 @dataclass(frozen=True)
@@ -113,14 +127,47 @@ class Run:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise MildlyError(f"{path}: exists and is not an empty folder. Choose another --out.")
 
-    def create(self, plan: Plan) -> None:
-        """Make the folder and write `run.json`."""
-        self.check_free()
+    @classmethod
+    @contextmanager
+    def claim(cls, out: str | os.PathLike[str] | None, name: str) -> Iterator[Run]:
+        """A new folder that is this process's alone, locked: `out`, or the next free one called `runs/NAME`.
+
+        Where nothing was written to it in the end, it disappears again.
+        """
+        first = [] if Path("runs").exists() else [Path("runs")]
+        run = cls(Path(out)) if out is not None else cls._reserve(Path("runs") / plain_name(name))
+        new = [run.path, *first]
+        if out is not None:
+            run.check_free()
+        made = [path for path in (run.path, *run.path.parents) if not path.exists()] if out is not None else new
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise MildlyError(f"{self.path}: cannot be made ({error.strerror}). Choose another --out.") from error
-        self.write_plan(plan)
+            raise MildlyError(f"{run.path}: cannot be made ({error.strerror}). Choose another --out.") from error
+        with run.locked():
+            try:
+                run.check_free()
+                yield run
+            finally:
+                with suppress(OSError):  # not empty: something was written. Only who has the lock may remove it
+                    for path in made:
+                        path.rmdir()
+
+    @classmethod
+    def _reserve(cls, path: Path) -> Run:
+        """Make the folder, or the first with a number behind its name that does not exist yet."""
+        candidate, number = path, 2
+        while True:
+            try:
+                candidate.parent.mkdir(parents=True, exist_ok=True)
+                candidate.mkdir()
+                return cls(candidate)
+            except FileNotFoundError:  # another start, which came to nothing, has just removed `runs`
+                continue
+            except FileExistsError:
+                candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+            except OSError as error:
+                raise MildlyError(f"{candidate}: cannot be made ({error.strerror}). Choose another --out.") from error
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Run:
@@ -130,6 +177,12 @@ class Run:
             raise MildlyError(f"{path}: no run here (no run.json). Start one with 'mildly train'.")
         return run
 
+    def check_own(self) -> None:
+        """Before writing into an existing run: no links, and no leftovers of processes that were killed."""
+        refuse_links(self.path)
+        for folder in (self.path, self.path / "policy"):
+            remove_leftovers(folder)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training in this folder; the lock dies with the process."""
@@ -138,12 +191,18 @@ class Run:
             return
         import fcntl
 
-        folder = os.open(self.path, os.O_RDONLY)
+        busy = MildlyError(f"{self.path}: another process is training in this folder.")
+        try:
+            folder = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError as error:  # removed by one that came to nothing, just now
+            raise busy from error
         try:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise MildlyError(f"{self.path}: another process is training in this folder.") from error
+                raise busy from error
+            if not self.path.exists() or not os.path.samestat(os.fstat(folder), self.path.stat()):
+                raise busy
             yield
         finally:
             os.close(folder)
@@ -157,10 +216,10 @@ class Run:
         """The plan in `run.json`."""
         path = self.path / "run.json"
         try:
-            values = json.loads(path.read_text())
-            check_format(path, values["format"], FORMAT)
+            values = read_own_json(path, lambda given: check_format(path, given["format"], FORMAT))
             names = {field.name for field in dataclasses.fields(Plan)}
             plan = {name: value for name, value in values.items() if name in names}
+            _check_types(plan)
             return Plan(**{**plan, "data": Meta.from_json(values["data"])})
         except OtherFormat:
             raise
@@ -170,10 +229,9 @@ class Run:
     def write_plan(self, plan: Plan) -> None:
         """Replace `run.json`; the versions stay those that the run was begun with."""
         path = self.path / "run.json"
-        begun_with = json.loads(path.read_text())["versions"] if path.exists() else versions()
+        begun_with = read_own_json(path)["versions"] if path.exists() else versions()
         values = {"format": FORMAT, **dataclasses.asdict(plan), "data": plan.data.to_json(), "versions": begun_with}
-        with atomic_write(path) as unfinished:
-            unfinished.write_text(json.dumps(values, indent=2) + "\n")
+        write_json(path, json.loads(json.dumps(values)))
 
     def metrics(self, phase: str | None = None) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` about the main steps, or about a phase before them."""
@@ -194,10 +252,10 @@ class Run:
     def _timing(self) -> dict[str, float]:
         path = self.path / "timing.json"
         try:
-            return {part: float(value) for part, value in json.loads(path.read_text()).items()}
+            return {part: float(value) for part, value in read_json(path).items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
     def write_timing(self, seconds: Mapping[str, float], peak_megabytes: float) -> None:
@@ -212,7 +270,7 @@ class Run:
         for name in _LINES:
             path = self.path / name
             if path.exists():
-                with path.open("rb+") as file:
+                with open_own(path, "rb+") as file:
                     os.fsync(file.fileno())
                 sizes[name] = path.stat().st_size
         return sizes
@@ -224,12 +282,23 @@ class Run:
             if (path.stat().st_size if path.exists() else 0) < size:
                 raise MildlyError(f"{path}: lines that the checkpoint knows are missing. Restore the file from a copy.")
             if path.exists():
-                os.truncate(path, size)
+                with open_own(path, "rb+") as file:
+                    file.truncate(size)
 
     def append(self, name: str, line: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl` or `evaluations.jsonl`."""
-        with (self.path / name).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with open_own(self.path / name, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def _check_types(plan: Mapping[str, Any]) -> None:
+    """Raise where a plan from a file has something of another type; numbers are checked by the plan itself."""
+    for name, kind in _TEXTS.items():
+        if name in plan and not isinstance(plan[name], kind):
+            raise TypeError(f"{name} is {plan[name]!r}")
+    for name in ("dataset", "env"):
+        if not isinstance(plan.get(name), str | None):
+            raise TypeError(f"{name} is {plan[name]!r}")
 
 
 def flatten(values: Any) -> dict[str, Any]:
@@ -278,8 +347,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        read = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-        if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in read):
+        read = [parse_json(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        if not all(isinstance(line, dict) and type(line.get("step")) is int for line in read):
             raise ValueError("a line without a step")
         return read
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -287,6 +288,13 @@ def mildly(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(
         [*COMMAND, *args], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
     )
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """What a JSON file of ours holds, without its digest: to be changed and written as somebody may on purpose."""
+    values: dict[str, Any] = json.loads(path.read_text())
+    values.pop("digest", None)
+    return values
 
 
 def content(run: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import unsealed
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -365,13 +366,22 @@ def test_a_file_of_noise_is_an_error(policy, tmp_path, name):
         load_policy(tmp_path)
 
 
-KEYS = ("format", "actor", "spec", "action_low", "action_high", "observation_mean", "observation_std")
+KEYS = (
+    "format",
+    "actor",
+    "spec",
+    "action_low",
+    "action_high",
+    "observation_mean",
+    "observation_std",
+    "weights_sha256",
+)
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_description_without_one_of_its_entries_is_an_error(policy, tmp_path, key):
     path = policy.save(tmp_path) / "policy.json"
-    description = json.loads(path.read_text())
+    description = unsealed(path)
     assert set(description) == {*KEYS, "reward_scale"}
     del description[key]
     path.write_text(json.dumps(description))
@@ -408,7 +418,7 @@ def test_a_description_with_a_wrong_entry_is_an_error(policy, tmp_path, key, val
 
 def test_a_reward_scale_that_is_not_told_is_1(policy, tmp_path):
     path = policy.save(tmp_path) / "policy.json"
-    description = json.loads(path.read_text())
+    description = unsealed(path)
     del description["reward_scale"]
     path.write_text(json.dumps(description))
     assert load_policy(tmp_path).reward_scale == 1.0

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import Refused, train_tiny
+from conftest import Refused, train_tiny, unsealed
 
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.extras import AnchoredExtras
@@ -104,7 +104,7 @@ def test_a_run_of_another_version_is_refused_in_one_sentence_and_untouched(
     finished: Run, tmp_path: Path, refused: Refused, number: int
 ) -> None:
     run = Run(Path(shutil.copytree(finished.path, tmp_path / "run")))
-    said = json.loads((run.path / "run.json").read_text())
+    said = unsealed(run.path / "run.json")
     (run.path / "run.json").write_text(json.dumps(said | {"format": number}))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     told = f"{run.path / 'run.json'}: of another version of mildly (format {number}; this one reads 2). Train it again"

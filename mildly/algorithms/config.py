@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mildly.algorithms.base import Algorithm
 
 
+_MOST_LAYERS, _WIDEST, _LARGEST_BATCH = 64, 65_536, 1 << 24
+
+
 def require(condition: bool, field: str, expected: str, value: object) -> None:
     """Raise an error that names the field unless the condition holds."""
     if not condition:
@@ -33,8 +36,10 @@ def require_at_least(config: Any, **least: float) -> None:
 
 
 def require_widths(field: str, widths: tuple[int, ...]) -> None:
-    """Hidden layers must have at least one unit."""
+    """Hidden layers must have at least one unit, and not absurdly many."""
     require(all(width >= 1 for width in widths), field, "positive widths", widths)
+    require(len(widths) <= _MOST_LAYERS, field, f"at most {_MOST_LAYERS} widths", f"{len(widths)}")
+    require(all(width <= _WIDEST for width in widths), field, f"at most {_WIDEST:,} each", widths)
 
 
 SMALL: dict[str, Any] = {"hidden_dims": (128, 128), "batch_size": 128, "actor_lr": 1e-3, "critic_lr": 1e-3}
@@ -54,6 +59,7 @@ class AlgorithmConfig:
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        require(self.batch_size <= _LARGEST_BATCH, "batch_size", f"at most {_LARGEST_BATCH:,}", self.batch_size)
 
 
 @dataclass(frozen=True)

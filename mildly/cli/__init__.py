@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
-from mildly.errors import MildlyError, unknown_name
+from mildly.errors import MildlyError, printable, unknown_name
 
 COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": "measure the speed and memory of a gradient step",
 }
 
+_TRUST = "MILDLY_TRUST_ENV"  # as mildly.environments has it, which would load numpy
 _HELP = f"""usage: mildly COMMAND ...
 
 Offline reinforcement learning: give it logged data, get a policy you can trust.
@@ -32,6 +33,7 @@ commands:
 
 'mildly COMMAND --help' explains a command; 'mildly train mcq --help' shows every hyperparameter.
 '--debug' anywhere shows the whole traceback of an error; '--version' the version.
+'--trust-env' anywhere lets files name environments as module:Id, which imports that module.
 
 First steps:
   mildly data list
@@ -58,11 +60,25 @@ def _ending_tidily() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _trusting_environments(trusting: bool) -> Iterator[None]:
+    """With `--trust-env` files may name environments that import code, here and in the processes of a sweep."""
+    before = os.environ.get(_TRUST)
+    if trusting:
+        os.environ[_TRUST] = "1"
+    try:
+        yield
+    finally:
+        if trusting and before is None:
+            del os.environ[_TRUST]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 0 done, 2 a mistake the user can mend, 130 or 143 stopped by a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    args = [arg for arg in args if arg != "--debug"]
+    trusting = "--trust-env" in args
+    args = [arg for arg in args if arg not in ("--debug", "--trust-env")]
     if not args or args[0] in ("-h", "--help", "help"):
         print(_HELP, end="")
         return 0
@@ -74,12 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args[0] not in COMMANDS:
             raise unknown_name("command", args[0], COMMANDS)
-        with _ending_tidily():
+        with _ending_tidily(), _trusting_environments(trusting):
             return int(import_module(f"mildly.cli.{args[0]}").main(args[1:]))
     except MildlyError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -90,5 +106,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that may not be read
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         return 2

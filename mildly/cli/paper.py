@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, table, tell
 from mildly.errors import MildlyError
 from mildly.paper.reproductions import (
     EVAL_EVERY,
@@ -124,10 +123,10 @@ def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets:
     try:
         failed = run_sweep(jobs, out, workers=options.workers, threads=options.threads, ray=options.ray)
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        tell(stopped)
         return stopped.exit_code
     for name, log_tail in failed.items():
-        print(f"failed: {name}; the last lines of {out / name}.log:\n{log_tail}\n", file=sys.stderr)
+        tell(f"failed: {name}; the last lines of {out / name}.log:\n{log_tail}\n")
     return 1 if failed else 0
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, table, tell
 
 if TYPE_CHECKING:
     from mildly.experiments.spec import Job
@@ -83,11 +82,11 @@ def main(args: Sequence[str]) -> int:
             ray=options.ray,
         )
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        tell(stopped)
         return stopped.exit_code
     _print_scores(jobs, options.out)
     for name, log_tail in failed.items():
-        print(f"failed: {name}; the last lines of {options.out / name}.log:\n{log_tail}\n", file=sys.stderr)
+        tell(f"failed: {name}; the last lines of {options.out / name}.log:\n{log_tail}\n")
     out.print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs complete in {options.out}")
     out.print(f"next: mildly report {shlex.quote(str(options.out))} -o report.html")
     return 1 if failed else 0

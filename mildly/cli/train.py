@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mildly.cli.flags import flags_of, read
 from mildly.cli.help import Page, Section, asks_for_help, flag_rows, group_sections, usage_of
 from mildly.cli.marks import Arg
-from mildly.cli.output import console, parse
+from mildly.cli.output import console, parse, tell
+from mildly.data.memory import set_default
 from mildly.errors import MildlyError
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ class Options:
 
 
 @dataclass
+class ReadingOptions:
+    """How the data are read, which is no property of the run."""
+
+    max_memory: float | None = None
+    """Megabytes that the data of a file may take in memory; half of the machine's by default."""
+
+
+@dataclass
 class ResumeOptions:
     """Options of `mildly train --resume`."""
 
@@ -83,6 +92,8 @@ class ResumeOptions:
     """Another device than the run was started on; the bits may then differ."""
     threads: int | None = None
     """Another number of CPU threads; the bits may then differ."""
+    max_memory: float | None = None
+    """Megabytes that the data of a file may take in memory; half of the machine's by default."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -92,6 +103,7 @@ def main(args: Sequence[str]) -> int:
     if any(arg == "--resume" or arg.startswith("--resume=") for arg in args):
         about = "Go on with a run from its last checkpoint. It keeps its options; only those below can change."
         options = parse(ResumeOptions, args, prog="mildly train", description=about)
+        set_default(options.max_memory)
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
         return _train(lambda loop: loop.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
@@ -106,7 +118,8 @@ def main(args: Sequence[str]) -> int:
     if asks_for_help(rest):
         help_page(name, kind, rest).show()
         return 0
-    given = read(rest, [*flags_of(Options), *flags_of(kind.Config)], f"mildly train {name}")
+    given = read(rest, [*flags_of(Options), *flags_of(ReadingOptions), *flags_of(kind.Config)], f"mildly train {name}")
+    set_default(given.pop("max_memory", None))
     return _train(lambda loop: loop.train(name, **given))
 
 
@@ -122,7 +135,10 @@ def help_page(name: str, kind: type[Algorithm], args: Sequence[str]) -> Page:
 
     preset, dataset = _value_of("--preset", args) or "paper", _value_of("--dataset", args)
     data = _name_in_tables(dataset, _value_of("--data-dir", args)) if dataset else ""
-    run, fields = flags_of(Options), flags_of(kind.Config, make_config(kind, preset, data, {}))
+    run, fields = (
+        [*flags_of(Options), *flags_of(ReadingOptions)],
+        flags_of(kind.Config, make_config(kind, preset, data, {})),
+    )
     key_fields = kind.KEY_FIELDS
     key = sorted((flag for flag in fields if flag.name in key_fields), key=lambda flag: key_fields.index(flag.name))
     others = [flag for flag in fields if flag.name not in key_fields]
@@ -181,7 +197,7 @@ def _train(go: Any) -> int:
     try:
         run = go(loop)
     except loop.Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        tell(stopped)
         return stopped.exit_code
     out = console()
     evaluations = run.evaluations()

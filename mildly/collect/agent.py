@@ -36,7 +36,7 @@ from mildly.data.dataset import DTYPES, FIELDS, Array
 from mildly.environments import action_space_of, make_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.rollout import Evaluation, rollout
-from mildly.files import atomic_write
+from mildly.files import atomic_write, read_object, refuse_links, remove_leftovers
 from mildly.policy import Policy, load_policy
 from mildly.run import OtherFormat, Run, check_format, versions
 from mildly.state import stream_seed
@@ -82,7 +82,7 @@ def read_plan(folder: str | os.PathLike[str]) -> tuple[AgentPlan, int] | None:
     """What `agent.json` says, the plan and the steps last asked for; None where there is none."""
     path = Path(folder) / "agent.json"
     try:
-        values = json.loads(path.read_text())
+        values = read_object(path)
         check_format(path, values["format"], FORMAT)
         sac = build_config(SAC, values["plan"]["sac"])
         return AgentPlan(**values["plan"] | {"sac": sac}), int(values["steps"])
@@ -146,7 +146,7 @@ class Agent:
     def references(self) -> tuple[float, float]:
         """Returns of random actions and of the expert, the latter on episodes that did not choose it."""
         path, (step, _) = self.path / "references.json", self.best()
-        known = json.loads(path.read_text()) if path.exists() else {}
+        known = _read_references(path)
         if known.get("step") != step:
             episodes, seed = self.plan.reference_episodes, self.plan.seed + 1
             meta = describe(self.path.name, self.plan.env_id)
@@ -175,29 +175,36 @@ def train_agent(
         progress: called after each step with the step and the last evaluation's return.
     """
     folder = Path(folder)
-    begun = read_plan(folder)
-    steps = steps if begun is None else max(steps, begun[1])  # an agent is never cut back
-    if begun is None:
+    if read_plan(folder) is None:
         if steps < plan.eval_every:
             raise MildlyError(f"an agent needs at least {plan.eval_every} steps, to its first evaluation; not {steps}.")
         Run(folder).check_free()
         make_env(plan.env_id).close()  # an environment that cannot be made must leave no folder
         folder.mkdir(parents=True, exist_ok=True)
-    elif begun[0] != plan:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small networks gain nothing from more, and bits depend on their number
+    try:
+        with Run(folder).locked():
+            refuse_links(folder)
+            remove_leftovers(folder)
+            trained = _train(folder, plan, _begin(folder, plan, steps), progress)
+    finally:
+        torch.set_num_threads(threads)
+    return Agent(folder, plan, trained)
+
+
+def _begin(folder: Path, plan: AgentPlan, steps: int) -> int:
+    """Write down what is planned; the steps to make, since an agent is never cut back."""
+    begun = read_plan(folder)
+    steps = steps if begun is None else max(steps, begun[1])
+    if begun is not None and begun[0] != plan:
         changed = [x.name for x in dataclasses.fields(plan) if getattr(plan, x.name) != getattr(begun[0], x.name)]
         was = ", ".join(f"{name} {getattr(begun[0], name)}" for name in changed)
         raise MildlyError(f"{folder}: this agent was begun with {was}. Give the same, or another folder for the agent.")
     if begun is None or begun[1] != steps:
         values = {"format": FORMAT, "steps": steps, "plan": dataclasses.asdict(plan), "versions": versions()}
         _write(folder / "agent.json", values)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small networks gain nothing from more, and bits depend on their number
-    try:
-        with Run(folder).locked():
-            trained = _train(folder, plan, steps, progress)
-    finally:
-        torch.set_num_threads(threads)
-    return Agent(folder, plan, trained)
+    return steps
 
 
 def _train(folder: Path, plan: AgentPlan, steps: int, progress: Callable[[int, float], None] | None) -> int:
@@ -299,6 +306,16 @@ def record(env_id: str) -> np.dtype[Any]:
     env.close()
     widths["next_observations"] = widths["observations"]
     return np.dtype([(name, DTYPES[name], widths.get(name) or ()) for name in FIELDS])
+
+
+def _read_references(path: Path) -> dict[str, Any]:
+    try:
+        known = read_object(path)
+        return {"step": known["step"], "random": float(known["random"]), "expert": float(known["expert"])}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MildlyError(f"{path}: damaged ({error}). Remove it, and it is measured again.") from error
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from mildly.collect.agent import Agent
 from mildly.collect.rollouts import ActFunction, ArrayPolicy, PolicyBehavior, describe, from_own_units, stream, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
 from mildly.data.writer import Writer
-from mildly.environments import make_env
+from mildly.environments import make_env, trust_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.policy import load_policy
 from mildly.run import versions
@@ -181,6 +181,7 @@ def act_function(policy: str, env_id: str, *, deterministic: bool = False) -> Ac
         env_id: where it will act.
         deterministic: mean actions instead of draws, where the policy draws.
     """
+    trust_env(env_id)
     env = make_env(env_id)
     assert env.observation_space.shape is not None
     assert env.action_space.shape is not None

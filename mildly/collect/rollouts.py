@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from mildly.action_space import ActionSpace
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
+from mildly.data.formats.arrays import DAMAGE
 from mildly.data.tasks import task_of
 from mildly.environments import action_space_of, make_env, stored_action_space
 from mildly.errors import MildlyError
@@ -257,7 +257,7 @@ class ArrayPolicy:
                 self.arrays: dict[str, Array] = {name: file[name] for name in file.files}
         except FileNotFoundError as error:
             raise MildlyError(f"{path}: no such file.") from error
-        except (ValueError, OSError, EOFError, TypeError, BadZipFile) as error:
+        except DAMAGE as error:
             raise MildlyError(f"{path}: not a policy's arrays ({error}).") from error
         self.layers = sum(name.startswith("W") and name[1:].isdigit() for name in self.arrays)
         self.deterministic = deterministic
@@ -286,7 +286,14 @@ class ArrayPolicy:
             takes = arrays[f"W{last}"].shape[1] if i == "ls" else width
             if len(shape) != 2 or offset != shape[:1] or takes not in (-1, shape[1]):
                 return f"'W{i}' has shape {shape} and 'b{i}' {offset}, which do not fit the layer before or each other"
+            if i == "ls" and shape[0] != arrays[f"W{last}"].shape[0]:
+                return f"'Wls' has {shape[0]} rows, but 'W{last}' {arrays[f'W{last}'].shape[0]}"
             width = shape[0]
+        sizes = {"obs_mean": (arrays["W0"].shape[1],), "obs_std": (arrays["W0"].shape[1],), "obs_clip": ()}
+        sizes |= {} if self.deterministic else {"log_std": arrays[f"b{last}"].shape}
+        for name, size in sizes.items():
+            if name in arrays and (arrays[name].dtype.kind not in "fiu" or arrays[name].shape not in (size, ())):
+                return f"'{name}' has shape {arrays[name].shape} instead of {size}, or holds no numbers"
         return ""
 
     @property

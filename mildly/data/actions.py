@@ -107,8 +107,9 @@ def _stated_space(
         return meta.action_space, "the log"
     if meta.env_id is None or not ask_environment:
         return None
-    from mildly.environments import bounded_action_space, make_env
+    from mildly.environments import bounded_action_space, make_env, trust_env
 
+    trust_env(options.env)
     try:
         env = make_env(meta.env_id)
     except MildlyError:

@@ -20,6 +20,7 @@ import numpy as np
 
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import DTYPES, FIELDS, Array, Dataset, Meta
+from mildly.data.memory import Limit
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
@@ -62,6 +63,8 @@ class Log:
     """The file or folder, for messages."""
     scaled: bool = False
     """Whether the actions are known to be in [-1, 1]."""
+    size: int | None = None
+    """Bytes that the transitions will take, as far as can be told before they are read."""
     notes: list[str] = field(default_factory=list)
     """What the user should know; readers may add to it until the last row is read."""
 
@@ -79,13 +82,18 @@ class Sink(Protocol):
 
 
 class Memory:
-    """Transitions kept in memory."""
+    """Transitions kept in memory, as many as the limit allows."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: Limit | None = None, where: str = "") -> None:
+        self.limit, self.where = limit, where
+        self.held = 0  # bytes
         self.blocks: list[dict[str, Array]] = []
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """Keep a copy of a block, in the schema's types."""
+        self.held += sum(columns[name].size * DTYPES[name].itemsize for name in FIELDS)
+        if self.limit is not None:
+            self.limit.check_whole(self.where, self.held)
         self.blocks.append({name: np.array(columns[name], dtype=DTYPES[name], order="C") for name in FIELDS})
 
     def arrays(self) -> dict[str, Array]:

@@ -6,22 +6,25 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from mildly.data import formats
 from mildly.data.assemble import assemble
-from mildly.data.dataset import Dataset, Meta
+from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.data.formats.minari import PREFIX
 from mildly.data.options import ImportOptions
 from mildly.data.registry import open_log
+from mildly.data.scratch import Scratch, check_room, remove_stale
 from mildly.data.tasks import task_of
 from mildly.data.writer import Writer
 from mildly.errors import MildlyError
 from mildly.files import atomic_write
 
+_NOT_PACKED = (".npz", ".hdf5", ".h5")  # as large as the arrays are
 _PLAIN_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")  # without a place for a description
 _FOREIGN = {
     *(".txt", ".dat", ".xlsx", ".xls", ".ods", ".json", ".jsonl", ".pkl", ".pickle", ".feather", ".arrow", ".mat"),
@@ -60,13 +63,25 @@ def convert(
                     "a name without one is a folder's."
                 )
             return _into_folder(source, path, options, data_dir, tell, name=path.name)
-    beside = path.parent if path.parent.is_dir() and not name.startswith(PREFIX) else None
-    with tempfile.TemporaryDirectory(prefix=".mildly-", dir=beside) as folder:  # files are written from a mapped set
-        data = _into_folder(source, Path(folder) / "set", options, data_dir, tell)
+    beside = path.parent if path.parent.is_dir() and not name.startswith(PREFIX) else Path(tempfile.gettempdir())
+    with _scratch(beside, path) as folder:  # files are written from a mapped set
+        data = _into_folder(source, folder / "set", options, data_dir, tell, shown=name)
         export(data, target)
     if path.name.lower().endswith(_PLAIN_TEXT):
         tell(f"{path.name} cannot say what its actions mean: read it back with {_way_back(data.meta)}")
     return data
+
+
+@contextmanager
+def _scratch(parent: Path, target: Path) -> Iterator[Path]:
+    try:
+        scratch = Scratch(parent, f"convert-{target.name}")
+    except OSError as error:
+        raise MildlyError(f"{target}: cannot be written ({error}).") from error
+    try:
+        yield scratch.path
+    finally:
+        scratch.remove()
 
 
 def _way_back(meta: Meta) -> str:
@@ -86,16 +101,22 @@ def _into_folder(
     data_dir: str | None,
     tell: Callable[[str], None],
     name: str | None = None,
+    shown: str | None = None,
 ) -> Dataset:
     log = open_log(source, options, data_dir)
     if log.meta.name == Path(log.where).stem and task_of(log.meta.name) is None and options.name is None:
         options = dataclasses.replace(options, name=name)  # the file's name says no more than the new one does
-    with Writer(folder) as writer:
+    with Writer(folder, expected=log.size or 0, shown=shown) as writer:
         data = assemble(log, options, writer)
         writer.finish(data.meta)
     for note in data.meta.notes[len(log.meta.notes) :]:
         tell(note)
     return Dataset.load(folder, verify=False)
+
+
+def data_bytes(data: Dataset) -> int:
+    """What its arrays hold."""
+    return sum(int(getattr(data, name).nbytes) for name in FIELDS)
 
 
 def export(data: Dataset, target: str | os.PathLike[str]) -> None:
@@ -111,6 +132,9 @@ def export(data: Dataset, target: str | os.PathLike[str]) -> None:
     description = json.dumps(data.meta.to_json())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(path.parent)
+        if path.name.lower().endswith(_NOT_PACKED):
+            check_room(path.parent, data_bytes(data), str(path))
         with atomic_write(path) as unfinished:
             module.write(data, unfinished, description)
     except OSError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
+import math
 import os
 import tokenize
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mildly.action_space import UNKNOWN, ActionSpace
+from mildly.data.memory import check_npy_header
 from mildly.errors import MildlyError
+from mildly.files import read_own_json
 
 Array = npt.NDArray[Any]
 
@@ -69,8 +71,12 @@ class Meta:
             if not isinstance(kept[text], str):
                 raise TypeError(f"{text} is {kept[text]!r}, expected text")
         for number in {"reference_min", "reference_max"} & kept.keys():
+            if type(kept[number]) not in (int, float) or not math.isfinite(kept[number]):
+                raise ValueError(f"{number} is {kept[number]!r}, expected a number")
             kept[number] = float(kept[number])
         kept["action_space"] = ActionSpace.from_json({**UNKNOWN, **values})
+        if not isinstance(kept.get("notes", ()), list | tuple):
+            raise TypeError(f"notes are {kept['notes']!r}, expected a list")
         kept["notes"] = tuple(str(note) for note in kept.get("notes", ()))
         return cls(**kept)
 
@@ -158,15 +164,12 @@ class Dataset:
     def describe(folder: Path) -> Meta:
         """What `dataset.json` says, without opening the transitions."""
         try:
-            values = json.loads((folder / "dataset.json").read_text())
-            stored_format = values["format"]
+            values = read_own_json(folder / "dataset.json", lambda given: _check_format(folder, given["format"]))
             meta = Meta.from_json(values["meta"])
         except FileNotFoundError as error:
             raise MildlyError(f"{folder}: no dataset.json in this folder, so it is not a data set.") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{folder / 'dataset.json'}: damaged or not a data set's ({error}).") from error
-        if stored_format != FORMAT:
-            raise MildlyError(f"{folder}: format {stored_format}; this version of mildly reads format {FORMAT}.")
         return meta
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -198,8 +201,14 @@ class Dataset:
 
     def episode_returns(self) -> Array:
         """The sum of rewards of each episode."""
-        starts = [episode.start for episode in self.episodes()]
-        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+        ends = np.flatnonzero(self.terminated | self.truncated) + 1
+        returns, done, start = np.empty(len(ends)), 0, 0
+        while done < len(ends):  # some episodes at a time: a mapped set may be larger than memory
+            stop = max(int(np.searchsorted(ends, start + _BLOCK, side="right")), done + 1)
+            starts = np.concatenate([[start], ends[done : stop - 1]]) - start
+            returns[done:stop] = np.add.reduceat(self.rewards[start : ends[stop - 1]].astype(np.float64), starts)
+            done, start = stop, int(ends[stop - 1])
+        return returns
 
     def score(self, returns: Array | float) -> Array | None:
         """Returns on the scale where the reference minimum is 0 and the reference maximum 100."""
@@ -220,9 +229,16 @@ def blocks(rows: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, rows))
 
 
+def _check_format(folder: Path, found: object) -> None:
+    if found != FORMAT:
+        raise MildlyError(f"{folder}: format {found}; this version of mildly reads format {FORMAT}.")
+
+
 def _open(path: Path, dtype: np.dtype[Any]) -> Array:
     """Map one array, read-only: a writable mapping would be refused for a set larger than memory."""
     try:
+        with path.open("rb") as file:
+            check_npy_header(file)
         array: Array = np.lib.format.open_memmap(path, mode="r")  # knows .npy alone: no zip, no pickle
     except FileNotFoundError as error:
         raise MildlyError(f"{path}: missing from the data set.") from error

@@ -25,11 +25,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from mildly.data.connection import Watch, open_address
 from mildly.errors import MildlyError
+from mildly.files import sync_folder
 
 _TIMEOUT = 30.0  # seconds without a byte after which a connection counts as dropped
 _TRIES, _FIRST_PAUSE = 5, 1.0  # the pause doubles after each try that failed
 _HEADWAY = 8 << 20  # bytes gained by a try that dropped, after which the tries are counted anew
+_SLOW_SECONDS, _SLOW_BYTES = 60.0, 1 << 16  # a server that sends less in that time has as good as stopped
 _STALLED = 300.0  # seconds after which another process's download that does not grow is given up on
 _PLAIN_SECONDS = 5.0
 _BLOCK = 1 << 18
@@ -66,9 +69,14 @@ def download(
             report.say(f"downloading {target.name}{known} from {address} into {target.parent}")
             if sha256 is None:
                 part.unlink(missing_ok=True)  # it may be the beginning of another version, and no sum would tell
-            _fill(address, part, size, report)
-            _verify(address, part, size, sha256)
-            os.replace(part, target)
+            try:
+                _fill(address, part, size, report, goes_on=sha256 is not None)
+                _verify(address, part, size, sha256)
+                os.replace(part, target)
+            finally:
+                if sha256 is None:
+                    part.unlink(missing_ok=True)
+            sync_folder(target.parent)
             report.say(
                 f"{target}: whole, its sha256 is right" if sha256 else f"{target}: no checksum known, not checked"
             )
@@ -77,8 +85,11 @@ def download(
     return target
 
 
-def _fill(address: str, part: Path, size: int | None, report: _Report) -> None:
-    """Try until the part is whole. Not to reach the server at all is final; a dropped connection is tried again."""
+def _fill(address: str, part: Path, size: int | None, report: _Report, *, goes_on: bool) -> None:
+    """Try until the part is whole. Not to reach the server at all is final; a dropped connection is tried again.
+
+    `goes_on`: whether a later download will go on with the part.
+    """
     failures, answered, furthest = 0, False, _length(part)
     if size is not None:
         _check_space(part, size - furthest)
@@ -92,9 +103,9 @@ def _fill(address: str, part: Path, size: int | None, report: _Report) -> None:
             failures = 1 if length >= furthest + _HEADWAY else failures + 1
             furthest = max(furthest, length)
             if failure.kind == "refused" or not answered or failures == _TRIES:
-                kept = (
-                    f" The {decimal(length)} that arrived are kept, and the next try goes on there." if length else ""
-                )
+                kept = ""
+                if length and goes_on:
+                    kept = f" The {decimal(length)} that arrived are kept, and the next try goes on there."
                 message = f"{part.stem} could not be downloaded from {address} ({failure}).{kept}"
                 raise MildlyError(message) from failure
             pause = _FIRST_PAUSE * 2 ** (failures - 1)
@@ -104,7 +115,21 @@ def _fill(address: str, part: Path, size: int | None, report: _Report) -> None:
 
 def _try(address: str, part: Path, size: int | None, report: _Report) -> None:
     """One request: the rest of the part, or everything if there is none or the server cannot continue."""
-    with _answer(address, part) as response:
+    with Watch(_SLOW_SECONDS, _SLOW_BYTES) as watch:
+        try:
+            _receive(address, part, size, report, watch)
+        except _Failure as failure:
+            if watch.ended and failure.kind != "refused":
+                raise _too_slow() from failure
+            raise
+
+
+def _too_slow() -> _Failure:
+    return _Failure("dropped", f"the server sent less than {decimal(_SLOW_BYTES)} in {_SLOW_SECONDS:g} s")
+
+
+def _receive(address: str, part: Path, size: int | None, report: _Report, watch: Watch) -> None:
+    with _answer(address, part, watch) as response:
         length, total = _place(response, part)
         if str(response.headers.get("Content-Type", "")).startswith("text/html"):
             raise _Failure("refused", "the server answers with a web page instead of the file")
@@ -118,19 +143,22 @@ def _try(address: str, part: Path, size: int | None, report: _Report) -> None:
             while block := _read(response):
                 file.write(block)
                 length += len(block)
+                watch.came(len(block))
                 report.at(length)
                 if total is not None and length > total:
                     break
+    if watch.ended and length != total:  # an end that we made is none of the server's
+        raise _too_slow()
     if total is not None and length < total:
         raise _Failure("dropped", "the connection ended early")
 
 
-def _answer(address: str, part: Path) -> Any:
+def _answer(address: str, part: Path, watch: Watch) -> Any:
     """The server's answer to a request for what is still missing."""
     length = _length(part)
     headers = {"User-Agent": "mildly"} | ({"Range": f"bytes={length}-"} if length else {})
     try:
-        return urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=_TIMEOUT)
+        return open_address(urllib.request.Request(address, headers=headers), _TIMEOUT, watch)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and length:  # nothing is missing, or the part is longer than the file

@@ -1,6 +1,7 @@
 """D4RL's official files: which file a data set's name means, where it is kept, and how it gets there.
 
-`official.tsv` lists them with address, size and sha256. For maze2d's four files size and sum are not known.
+`official.tsv` lists them with address, size and sha256. For maze2d's four files size and sum are not known: their sum
+is recorded beside the file at first use, in `FILE.sha256`, and compared from then on.
 
 Files are downloaded into the folder that MILDLY_CACHE names (else `mildly` in the user's cache). Where D4RL's server is
 out of reach, MILDLY_MIRROR names another: with `https://host/d4rl`, a file is `https://host/d4rl/offline_rl/...`.
@@ -8,16 +9,23 @@ out of reach, MILDLY_MIRROR names another: with `https://host/d4rl`, a file is `
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import sys
+import time
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from mildly.errors import MildlyError
+from mildly.files import atomic_write, sha256
 
 CACHE_VARIABLE = "MILDLY_CACHE"
 MIRROR_VARIABLE = "MILDLY_MIRROR"
+_RECORD_BYTES = 1000
+_OLD_PART = 30 * 24 * 3600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def cache_folder() -> Path:
 
 
 def cached(name: str) -> Path | None:
-    """An official data set's file if it was downloaded before. It is whole: it got its name after it was checked."""
+    """An official data set's file if it was downloaded before. It is whole: it got its name after it arrived."""
     path = cache_folder() / official_files()[name].file
     return path if path.is_file() else None
 
@@ -82,10 +90,70 @@ def fetch(name: str) -> Path:
     from mildly.data.download import download  # loads much that reading a file on disk does not need
 
     entry, folder = official_files()[name], cache_folder()
+    path = folder / entry.file
+    _remove_old_parts(folder)
     try:
-        return download(address_of(entry), folder / entry.file, size=entry.size, sha256=entry.sha256)
+        found = download(address_of(entry), path, size=entry.size, sha256=entry.sha256 or _recorded(path))
     except MildlyError as error:
+        by_record = entry.sha256 is None and _record_of(path).exists()
+        where = f" The sum expected is that of its first download, in {_record_of(path)}." if by_record else ""
         raise MildlyError(
-            f"{name}: {error} You can also put {entry.file} into {folder} by hand, or into a folder that --data-dir "
-            "or the environment variable MILDLY_DATA names."
+            f"{name}: {error}{where} You can also put {entry.file} into {folder} by hand, or into a folder that "
+            "--data-dir or the environment variable MILDLY_DATA names."
         ) from error
+    return checked(name, found)
+
+
+def checked(name: str, path: Path) -> Path:
+    """A file of the cache, once it is known to be what it was at first use, where no official sum is known."""
+    if official_files()[name].sha256 is not None:
+        return path
+    expected, record = _recorded(path), _record_of(path)
+    found = sha256(path)
+    if expected is None:
+        print(
+            f"WARNING: {path}: D4RL publishes no checksum of this file, so nobody can tell whether it is the one that "
+            f"was published. Its sha256 is {found}; it is kept in {record.name}, and compared from now on.",
+            file=sys.stderr,
+        )
+        try:
+            with atomic_write(record) as unfinished:
+                unfinished.write_text(f"{found}  {path.name}\n")
+        except OSError as error:  # a cache that may be read only
+            print(f"WARNING: {record}: cannot be written ({error}).", file=sys.stderr)
+    elif found != expected:
+        raise MildlyError(
+            f"{path}: is not the file that it was at first use: its sha256 is {found}, but {record} says {expected}. "
+            f"Remove the file to download it again; if you have changed it on purpose, remove {record.name}."
+        )
+    return path
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _recorded(path: Path) -> str | None:
+    """The sum at first use, if there was one."""
+    record = _record_of(path)
+    try:
+        with record.open("rb") as file:
+            words = file.read(_RECORD_BYTES).split()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MildlyError(f"{record}: cannot be read ({error}).") from error
+    if not words or not re.fullmatch(rb"[0-9a-f]{64}", words[0]):
+        raise MildlyError(f"{record}: does not hold a sha256. Remove it if you trust {path.name}.")
+    return words[0].decode()
+
+
+def _remove_old_parts(folder: Path) -> None:
+    """Parts of downloads that nobody has gone on with for a month, or whose file has arrived by another way."""
+    for entry in official_files().values():
+        part = folder / f"{entry.file}.part"
+        with contextlib.suppress(OSError):
+            left = part.with_suffix(".lock").exists()  # a process may be at it
+            old = time.time() - part.stat().st_mtime > _OLD_PART
+            if old or (not left and (folder / entry.file).exists()):
+                part.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mildly.data.memory import checked_megabytes
 from mildly.errors import MildlyError
 
 COLUMN_OPTIONS = ("obs", "action", "reward", "next_obs", "episode", "terminated", "truncated")
@@ -52,10 +53,14 @@ class ImportOptions:
     """The return that scores 0, such as a random policy's."""
     reference_max: float | None = None
     """The return that scores 100, such as an expert's."""
+    max_memory: float | None = None
+    """Megabytes that the data may take in memory, and what must be read at once; half of the machine's by default."""
 
     def __post_init__(self) -> None:
         if self.time_limit is not None and self.time_limit < 1:
             raise MildlyError(f"time-limit must be at least 1, got {self.time_limit}.")
+        if self.max_memory is not None:
+            checked_megabytes(self.max_memory, "max-memory")
         if (self.action_low is None) != (self.action_high is None):
             raise MildlyError("action-low and action-high go together: give both.")
         if (self.reference_min is None) != (self.reference_max is None):

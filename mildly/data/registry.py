@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,10 +13,12 @@ import numpy as np
 
 from mildly.data import formats
 from mildly.data.assemble import Log, Memory, Steps, assemble
-from mildly.data.dataset import Dataset, blocks
-from mildly.data.official import cached, fetch, name_of_file, official_files
+from mildly.data.dataset import FIELDS, Dataset, blocks
+from mildly.data.memory import memory_limit
+from mildly.data.official import cached, checked, fetch, name_of_file, official_files
 from mildly.data.options import COLUMN_OPTIONS, ImportOptions
 from mildly.errors import MildlyError, unknown_name
+from mildly.files import read_object
 
 DATA_VARIABLE = "MILDLY_DATA"
 MINARI = "minari:"
@@ -44,11 +45,14 @@ def load_dataset(
     if isinstance(source, Dataset):
         return source
     options = _with_fields(options or ImportOptions(), given)
-    if not os.fspath(source).startswith(MINARI) and options == ImportOptions():
+    if not os.fspath(source).startswith(MINARI) and options == ImportOptions(max_memory=options.max_memory):
         path = find(source, data_dir)
         if (path / "dataset.json").is_file():
             return Dataset.load(path, verify=verify)
-    return assemble(open_log(source, options, data_dir), options, Memory(), verify=verify)
+    limit, log = memory_limit(options.max_memory), open_log(source, options, data_dir)
+    if log.size is not None:
+        limit.check_whole(log.where, log.size)
+    return assemble(log, options, Memory(limit, log.where), verify=verify)
 
 
 def _with_fields(options: ImportOptions, given: dict[str, Any]) -> ImportOptions:
@@ -81,7 +85,8 @@ def open_log(
     data = Dataset.load(path, verify=False)
     fields = Steps._fields
     steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in fields}) for rows in blocks(len(data)))
-    return Log(data.meta, steps, where=str(path), scaled=True, notes=list(data.meta.notes))
+    size = sum(int(getattr(data, name).nbytes) for name in FIELDS)
+    return Log(data.meta, steps, where=str(path), scaled=True, size=size, notes=list(data.meta.notes))
 
 
 def _check_no_columns(where: str, options: ImportOptions) -> None:
@@ -105,7 +110,8 @@ def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None
     if path is not None:
         return path
     if name in official_files():
-        return cached(name) or fetch(name)
+        here = cached(name)
+        return fetch(name) if here is None else checked(name, here)
     raise _unknown_dataset(name, data_dir)
 
 
@@ -197,7 +203,7 @@ def _listed(name: str, where: Literal["built in", "data folder", "cache"], path:
     if path.is_file():
         return Listing(name, where, path, size=path.stat().st_size)
     try:
-        transitions = int(json.loads((path / "dataset.json").read_text())["transitions"])
+        transitions = int(read_object(path / "dataset.json")["transitions"])
     except (OSError, ValueError, KeyError, TypeError):  # a folder of .npy files; loading it reports damage
         transitions = None
     return Listing(name, where, path, transitions)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +14,17 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mildly.data.dataset import DTYPES, FIELDS, FORMAT, Array, Meta
+from mildly.data.scratch import Scratch, check_room, reserve
 from mildly.errors import MildlyError
+from mildly.files import json_digest, sync_folder
 
 _HEADER = 128  # bytes, as np.save makes them: room for any number of rows
 
 
 def description(meta: Meta, rows: int) -> dict[str, Any]:
     """What `dataset.json` holds."""
-    return {"format": FORMAT, "transitions": rows, "meta": meta.to_json()}
+    values = json.loads(json.dumps({"format": FORMAT, "transitions": rows, "meta": meta.to_json()}))
+    return {**values, "digest": json_digest(values)}
 
 
 class Writer:
@@ -32,8 +35,12 @@ class Writer:
         writer.finish(meta)     # without this nothing stays behind
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], *, expected: int = 0, shown: str | os.PathLike[str] | None = None
+    ) -> None:
+        """`expected`: bytes that will come, for which there must be room. `shown`: what messages call the folder."""
         self.folder = Path(folder)
+        self.shown = os.fspath(folder if shown is None else shown)
         self.rows = 0
         self._files: dict[str, BinaryIO] = {}
         self._widths: dict[str, tuple[int, ...]] = {}
@@ -41,9 +48,15 @@ class Writer:
             raise MildlyError(f"{self.folder}: exists already. Give another folder, or remove it first.")
         with self._writing():
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self._unfinished = tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=f".{self.folder.name}-")
-            self._content = Path(self._unfinished.name) / "content"
-            self._content.mkdir()
+            self._unfinished = Scratch(self.folder.parent, self.folder.name)
+        self._content = self._unfinished.path / "content"
+        try:
+            check_room(self.folder.parent, expected, self.shown)
+            with self._writing():
+                self._content.mkdir()
+        except BaseException:
+            self._unfinished.remove()
+            raise
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """Add rows: a column for each field, cast to the schema's types. The first block fixes the widths."""
@@ -65,38 +78,48 @@ class Writer:
     def arrays(self) -> dict[str, Array]:
         """All columns so far, as writable memory maps of the files."""
         if self.rows == 0:
-            raise MildlyError(f"{self.folder}: holds no transitions.")
+            raise MildlyError(f"{self.shown}: holds no transitions.")
         with self._writing():
             for name, file in self._files.items():
                 file.seek(0)
                 file.write(_header(DTYPES[name], (self.rows, *self._widths[name])))
                 file.seek(0, os.SEEK_END)
                 file.flush()
+                reserve(file)
             return {name: np.lib.format.open_memmap(self._content / f"{name}.npy", mode="r+") for name in FIELDS}
 
     def finish(self, meta: Meta) -> Path:
         """Write `dataset.json` and move the folder to its place."""
-        for array in self.arrays().values():
-            assert isinstance(array, np.memmap)
-            array.flush()
+        arrays = self.arrays()
         with self._writing():
+            for array in arrays.values():
+                assert isinstance(array, np.memmap)
+                array.flush()
+            for file in self._files.values():
+                os.fsync(file.fileno())
             self._close()
-            text = json.dumps(description(meta, self.rows), indent=2)
-            (self._content / "dataset.json").write_text(text + "\n")
+            with (self._content / "dataset.json").open("w") as described:
+                described.write(json.dumps(description(meta, self.rows), indent=2) + "\n")
+                described.flush()
+                os.fsync(described.fileno())
+            sync_folder(self._content)
             self._content.rename(self.folder)
-        self._unfinished.cleanup()
+            sync_folder(self.folder.parent)  # the name, too, survives a loss of power
+        self._unfinished.remove()
         return self.folder
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self._close()
-        self._unfinished.cleanup()
+        with contextlib.suppress(OSError):  # a full disk has been told of
+            self._close()
+        self._unfinished.remove()
 
     def _close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        with contextlib.ExitStack() as stack:  # all of them, even if one cannot be written to its end
+            for file in self._files.values():
+                stack.callback(file.close)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -104,7 +127,7 @@ class Writer:
         try:
             yield
         except OSError as error:
-            raise MildlyError(f"{self.folder}: cannot be written ({error}).") from error
+            raise MildlyError(f"{self.shown}: cannot be written ({error}).") from error
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

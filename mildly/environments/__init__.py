@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,36 @@ class NoSimulator(MildlyError):
     """An environment cannot be made because a package is not installed."""
 
 
+class UntrustedEnvironment(NoSimulator):
+    """An environment whose id would import code, and that only a file has named."""
+
+
+TRUST_VARIABLE = "MILDLY_TRUST_ENV"
+"""Set to 1, as `--trust-env` does, files may name environments that import code."""
+_trusted: set[str] = set()
+
+
+def trust_env(env_id: str | None) -> None:
+    """The user has named this environment, so that `module:Id` may import the module."""
+    if env_id is not None:
+        _trusted.add(env_id)
+
+
+def check_trusted(env_id: str) -> None:
+    """Raise where making an environment would import code that only a file has asked for."""
+    if ":" in env_id and env_id not in _trusted and os.environ.get(TRUST_VARIABLE) != "1":
+        raise UntrustedEnvironment(
+            f"environment '{env_id}' would import the module '{env_id.split(':')[0]}' because a file says so. If you "
+            f"trust it, say it yourself: --env {env_id}, or --trust-env."
+        )
+
+
 def make_env(env_id: str) -> gym.Env[Any, Any]:
     """One environment with flat Box observations and actions, or an error that says what is missing.
 
     Observations of several parts, or of several dimensions, are laid out as one vector in gymnasium's order.
     """
+    check_trusted(env_id)
     _check_gymnasium(env_id)
     import gymnasium as gym
 

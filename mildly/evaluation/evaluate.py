@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
+from mildly.environments import trust_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
@@ -34,6 +35,7 @@ def evaluate(
         raise MildlyError(
             f"{path}: no policy yet: its main steps have not begun. Go on with mildly train --resume {path}"
         )
+    trust_env(env)
     policy = load_policy(path)
     meta = Meta(name=os.path.basename(os.path.normpath(path)))
     if os.path.exists(os.path.join(path, "run.json")):

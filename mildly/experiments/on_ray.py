@@ -1,7 +1,8 @@
 """Run jobs as tasks of a Ray cluster. Ray decides where they run, and runs those of a lost node again elsewhere.
 
 A task starts the same process as on a single machine, so that results are the same to the bit. Only the data are sent
-differently: through Ray's object store, once to each node, into a folder there that all its jobs map into memory.
+differently: through Ray's object store, once to each node, into a folder there that all its jobs map into memory. The
+sweep removes the folders at its end; those of a sweep that was killed are removed by the next one, after a day.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import hashlib
 import json
 import logging
 import os
+import re
+import shutil
 import signal
+import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,6 +36,8 @@ from mildly.experiments.process import WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
 
 _POLL_SECONDS = 0.2
+_CLEAN_SECONDS = 30.0  # that the removal of the copies may take
+_KEPT_SECONDS = 24 * 3600.0  # that a copy which nobody uses is kept, if its sweep could not remove it
 
 
 class _JobFailed(Exception):
@@ -92,7 +98,18 @@ def run_on_ray(
         ray.cancel(reference)
     if open_tasks:  # they are writing their checkpoints
         ray.wait(list(open_tasks), num_returns=len(open_tasks))
+    _clean_nodes(ray, [dataset.key for dataset in shared.values()])
     return failed
+
+
+def _clean_nodes(ray: Any, keys: Sequence[str]) -> None:
+    """Remove the copies from every node that is still there; a sweep's results do not depend on it."""
+    with contextlib.suppress(Exception):  # a node may go away at any moment
+        strategy = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        task = ray.remote(num_cpus=0, max_retries=0)(_forget)
+        cleaning = [task.options(scheduling_strategy=strategy(node, soft=False)).remote(list(keys)) for node in nodes]
+        ray.wait(cleaning, num_returns=len(cleaning), timeout=_CLEAN_SECONDS)
 
 
 def _size(path: Path) -> int:
@@ -120,7 +137,12 @@ def _share(ray: Any, folder: str) -> _SharedDataset:
 def _run_on_node(described: dict[str, Any], shared: _SharedDataset) -> None:
     """The Ray task: start the job's process on this node and wait for it."""
     task = WorkerTask(**described)
-    process = start(dataclasses.replace(task, dataset=str(_local_copy(shared))))
+    with _local_copy(shared) as folder:
+        _run_to_end(dataclasses.replace(task, dataset=str(folder)))
+
+
+def _run_to_end(task: WorkerTask) -> None:
+    process = start(task)
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)  # Ray interrupts a task that is cancelled, but cannot wake it from process.wait()
@@ -131,20 +153,48 @@ def _run_on_node(described: dict[str, Any], shared: _SharedDataset) -> None:
         raise _JobFailed(f"{task.name}: ended with code {process.returncode}")
 
 
-def _local_copy(shared: _SharedDataset) -> Path:
-    """The data as a folder on this node; the first task writes it, and the others wait."""
+@contextmanager
+def _local_copy(shared: _SharedDataset) -> Iterator[Path]:
+    """The data as a folder on this node; the first task writes it, and the others wait. While in use it is locked."""
     import fcntl
 
     import ray
 
-    cache = Path(tempfile.gettempdir()) / f"mildly-{getpass.getuser()}"
+    cache = _cache_folder()
     cache.mkdir(mode=0o700, exist_ok=True)
-    if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o077:
+    status = cache.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise MildlyError(f"{cache}: is not a folder of this user's alone. Remove it, or set TMPDIR to another place.")
+    _remove_copies(cache, lambda folder: time.time() - folder.stat().st_mtime > _KEPT_SECONDS)
     folder = cache / shared.key
     with (cache / f"{shared.key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            (content,) = ray.get(shared.content)
-            Dataset(**{**content, "meta": Meta.from_json(content["meta"])}).save(folder)
-    return folder
+        fcntl.flock(lock, fcntl.LOCK_SH)  # all tasks that use the copy hold this lock
+        while not folder.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)  # lets go of the other one first, so that two tasks cannot wait forever
+            if not folder.exists():
+                (content,) = ray.get(shared.content)
+                Dataset(**{**content, "meta": Meta.from_json(content["meta"])}).save(folder)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        os.utime(folder)
+        yield folder
+
+
+def _cache_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"mildly-{getpass.getuser()}"
+
+
+def _forget(keys: Sequence[str]) -> None:
+    """The Ray task that removes a sweep's copies from a node, those that no other sweep is using."""
+    _remove_copies(_cache_folder(), lambda folder: folder.name in keys)
+
+
+def _remove_copies(cache: Path, unwanted: Callable[[Path], bool]) -> None:
+    """Remove copies that no task is using. Lock files stay: they are empty, and removing one would be a race."""
+    import fcntl
+
+    for folder in sorted(cache.iterdir()) if cache.is_dir() else ():
+        if not re.fullmatch("[0-9a-f]{32}", folder.name) or folder.is_symlink() or not unwanted(folder):
+            continue
+        with (cache / f"{folder.name}.lock").open("w") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)

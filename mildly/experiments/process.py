@@ -16,6 +16,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from mildly.files import parse_json
+
 _TAIL_BYTES = 1 << 16  # the last lines of a file are searched in these
 _TAIL_LINES = 8  # of a failed job's log
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -57,7 +59,7 @@ def start(task: WorkerTask) -> subprocess.Popen[bytes]:
         log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()}\n".encode())
         log.flush()
         process = subprocess.Popen(
-            [sys.executable, "-m", "mildly.experiments.worker"],
+            [sys.executable, "-P", "-m", "mildly.experiments.worker"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -85,7 +87,7 @@ def checkpoint_step(folder: Path) -> int:
     """The step of a run's checkpoint; 0 without one. The last step is evaluated before it is saved."""
     try:
         with safe_open(folder / "checkpoint.safetensors", framework="numpy") as file:
-            return int(json.loads(file.metadata()["facts"])["step"])
+            return int(parse_json(file.metadata()["facts"])["step"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # resuming the run reports what is wrong
         return 0
 
@@ -94,7 +96,7 @@ def last_line(path: Path) -> dict[str, Any]:
     """The last complete line of a file of JSON lines; empty where there is none."""
     try:
         lines = _tail(path).split(b"\n")
-        found = json.loads(lines[-2]) if len(lines) > 1 else {}
+        found = parse_json(lines[-2]) if len(lines) > 1 else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mildly.experiments.process import WorkerTask, last_line
+from mildly.terminal import SafeConsole
 
 _LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0
 _ROWS = 24  # running jobs shown
@@ -35,7 +36,7 @@ class SweepProgress:
     """Shows the running jobs: step, speed, last score, time left."""
 
     counts: Counts
-    console: Console = field(default_factory=lambda: Console(stderr=True))
+    console: Console = field(default_factory=lambda: SafeConsole(stderr=True))
 
     def __post_init__(self) -> None:
         self.shown = time.monotonic()

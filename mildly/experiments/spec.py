@@ -25,7 +25,6 @@ import dataclasses
 import inspect
 import itertools
 import os
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,11 +35,14 @@ from typing import Any, get_args, get_origin
 
 from mildly.data.dataset import Meta
 from mildly.data.registry import name_of
+from mildly.environments import check_trusted
 from mildly.errors import MildlyError, unknown_name
+from mildly.files import plain_name
 from mildly.run import Plan, flatten
 
 _SET_BY_SWEEP = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "variant", "source", "fields"}
 """Arguments of `train` that a spec cannot give."""
+_MOST_SEEDS = 10_000
 _EXPECTED = {str: "text in quotes", int: "a whole number", bool: "true or false"}
 _LISTS = ("algorithms", "datasets", "seeds")
 
@@ -192,6 +194,8 @@ def _names(key: str, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _seeds(given: Any) -> tuple[int, ...]:
     seeds = given if isinstance(given, list) else range(given) if type(given) is int else ()
+    if len(seeds) > _MOST_SEEDS:
+        raise MildlyError(f"seeds must be at most {_MOST_SEEDS:,}, got {len(seeds):,}.")
     if not seeds or not all(type(seed) is int for seed in seeds):
         raise MildlyError(f"seeds must be a number of seeds, at least 1, or a list of whole numbers, got {given!r}.")
     return tuple(seeds)
@@ -211,6 +215,8 @@ def _check_values(given: Mapping[str, Any]) -> None:
         expected = str if default is None else type(default)
         if name in given and type(given[name]) is not expected:
             raise MildlyError(f"{name} must be {_EXPECTED[expected]}, got {given[name]!r}.")
+    if isinstance(given.get("env"), str):
+        check_trusted(given["env"])
     for name, value in given.items():
         if value == []:
             raise MildlyError(f"'{name}' is an empty list: give at least one value.")
@@ -295,7 +301,7 @@ def _value_text(value: Any) -> str:
 
 def folder_name(name: str) -> str:
     """A name with underscores for the characters that a folder's name cannot have."""
-    return re.sub(r"[^\w.+,=-]", "_", name)
+    return plain_name(name) if name else ""
 
 
 def _job(

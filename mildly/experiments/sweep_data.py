@@ -14,7 +14,7 @@ from mildly.data.options import ImportOptions
 from mildly.data.registry import MINARI, find, load_dataset, stable_source
 from mildly.errors import MildlyError
 from mildly.experiments.spec import Job, folder_name
-from mildly.files import atomic_write
+from mildly.files import atomic_write, read_json
 
 
 def native_folder(job: Job, out: Path, say: Callable[[str], None]) -> Path:
@@ -32,7 +32,7 @@ def native_folder(job: Job, out: Path, say: Callable[[str], None]) -> Path:
     origin = {"source": stable_source(job.dataset), "modified": _file_states(source) if source else None}
     note = folder.with_name(f"{folder.name}.json")
     if folder.exists():
-        if json.loads(note.read_text()) != origin:
+        if _noted(note) != origin:
             raise MildlyError(f"{folder}: was made of other data than {job.dataset} holds now. Choose another --out.")
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +43,14 @@ def native_folder(job: Job, out: Path, say: Callable[[str], None]) -> Path:
     for line in convert(job.dataset, folder, ImportOptions(name=name)).meta.notes:  # such as what was guessed
         say(f"{job.dataset}: {line}")
     return folder
+
+
+def _noted(note: Path) -> object:
+    """What a set was made of; nothing that equals anything where it cannot be read."""
+    try:
+        return read_json(note)
+    except (OSError, ValueError):
+        return None
 
 
 def _file_states(source: Path) -> list[list[object]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mildly.errors import MildlyError
 from mildly.experiments.process import WorkerTask
+from mildly.files import remove_leftovers
 from mildly.run import Run
 
 _WAIT_SECONDS = 120.0  # for an earlier process of the job to write its checkpoint
@@ -51,7 +52,7 @@ def run_task(task: WorkerTask) -> None:
         _wait_for_predecessor(run)
         resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
         return
-    (run.path / "run.json.tmp").unlink(missing_ok=True)  # left by a process that was killed at its start
+    remove_leftovers(run.path)  # of a process that was killed at its start
     train(
         task.algorithm,
         task.dataset,

@@ -174,7 +174,7 @@ def _profiles(report: Report, comparison: Comparison) -> ChartSpec:
 
 def slug(text: str) -> str:
     """A name for a file."""
-    return re.sub(r"[^\w.=+-]+", "-", text).strip("-") or "chart"
+    return re.sub(r"[^\w.=+-]+", "-", text).strip("-.").encode()[:80].decode(errors="ignore") or "chart"
 
 
 def _rounded(values: Iterable[float]) -> list[float]:

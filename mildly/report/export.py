@@ -16,6 +16,7 @@ from mildly.report.summary import SCORE_NOTE, Report, score_text
 
 _MOST_COLUMNS = 8
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 
@@ -78,7 +79,12 @@ def _write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) 
     with atomic_write(writable(path)) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(head)
-        writer.writerows(rows)
+        writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe, which makes it text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
 def write_latex(report: Report, path: str | os.PathLike[str]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from mildly.data.dataset import Meta
 from mildly.data.registry import list_datasets
 from mildly.errors import MildlyError
 from mildly.experiments.process import checkpoint_step
+from mildly.files import read_object
 from mildly.report.grouping import Group, differing, format_value, settings
 from mildly.report.reading import Record
 from mildly.report.summary import Report
@@ -119,8 +119,7 @@ def dataset_facts(report: Report) -> list[DatasetFacts]:
 def _transitions(place: str) -> int | None:
     """The number of transitions, where it is written down; nothing is downloaded or read through for it."""
     try:
-        described = json.loads((Path(place).expanduser() / "dataset.json").read_text())
-        return int(described["transitions"])
+        return int(read_object(Path(place).expanduser() / "dataset.json")["transitions"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from typing import Any
 from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
 from mildly.evaluation.results import Result, find_runs
+from mildly.files import parse_json, read_object
 from mildly.run import Plan, Run
 
 VALUES = ("q_data", "q_ood", "pseudo_target", "q_target")
@@ -73,7 +73,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Record], li
     for path in find_runs(given):
         try:
             records.append(_read(Run(path)))
-        except (MildlyError, OSError) as error:
+        except (MildlyError, OSError, ValueError) as error:
             unreadable.append(Unreadable(path, _short_message(error, path)))
     if not records:
         found = "".join(f"\n  {entry.path}: {entry.problem}" for entry in unreadable[:5])
@@ -115,13 +115,19 @@ def _checked(lines: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
     if any(before["step"] >= after["step"] for before, after in pairwise(lines)):
         raise MildlyError(f"{path}: damaged (steps that do not increase).")
     for line in lines:
+        if not all(_are_numbers(line.get(name)) for name in ("returns", "scores", "lengths")):
+            raise MildlyError(f"{path}: damaged (step {line['step']} has something else than numbers).")
         if not _is_number(line.get("mean_return")) or not (line.get("score") is None or _is_number(line["score"])):
             raise MildlyError(f"{path}: damaged (step {line['step']} has no mean_return or no sound score).")
     return [{"score": None, **line} for line in lines]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _are_numbers(values: Any) -> bool:
+    return values is None or (isinstance(values, list) and all(map(_is_number, values)))
 
 
 def _some_lines(path: Path) -> list[dict[str, Any]]:
@@ -134,7 +140,7 @@ def _some_lines(path: Path) -> list[dict[str, Any]]:
     kept = []
     for text in lines[::-1][:: max(every, 1)][::-1]:
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             values = {name: line[name] for name in VALUES if _is_number(line.get(name))}
             kept.append({"step": int(line["step"]), **values})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -143,7 +149,7 @@ def _some_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _versions(path: Path) -> dict[str, str]:
-    versions = json.loads((path / "run.json").read_text()).get("versions")
+    versions = read_object(path / "run.json").get("versions")
     return {str(name): str(value) for name, value in versions.items()} if isinstance(versions, dict) else {}
 
 

@@ -1,14 +1,18 @@
 """Checkpoints: the whole state of a training in one file, replaced atomically, verified when read.
 
 One file, because replacing one file is atomic: a crash in the middle of writing leaves the previous checkpoint
-whole. It is a safetensors file, so reading it cannot run code; a digest in its header tells damage.
+whole. That previous one is kept beside it, in case the last is damaged later. They are safetensors files, so reading
+them cannot run code; a digest in the header tells damage.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import atomic_write, parse_json
 from mildly.run import OtherFormat, check_format
 
 FORMAT = 2
@@ -32,6 +36,39 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as unfinished:
         save_file(stored, unfinished, metadata=header)
+        _keep_previous(path)
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before the last one is kept."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def _keep_previous(path: Path) -> None:
+    """The present checkpoint becomes the one before, under a second name: there is one at every moment."""
+    if path.exists():
+        second = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+        try:
+            os.link(path, second)
+        except OSError:  # a file system without second names
+            shutil.copyfile(path, second)
+        os.replace(second, previous(path))
+        second.unlink(missing_ok=True)  # replacing one name of a file by another of the same file does nothing
+
+
+def load_latest(path: Path, say: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The last sound checkpoint; that it is the one before is told with `say`."""
+    try:
+        return load(path)
+    except OtherFormat:
+        raise
+    except MildlyError as error:
+        try:
+            found = load(previous(path))
+        except MildlyError:
+            raise error from None
+        say(f"{path}: damaged; going on from the checkpoint before it, at step {found[1]['step']}")
+        return found
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -43,10 +80,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         check_format(path, header["format"], str(FORMAT))
         if header.get("digest") != _digest(tensors, header.get("facts", "")):
             raise ValueError("its content does not match its digest")
-        return tensors, json.loads(header["facts"])
+        return tensors, parse_json(header["facts"])
     except OtherFormat:
         raise
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MildlyError(
             f"{path}: the checkpoint is damaged ({error}). Restore it from a copy, or delete it to start this run "
             "again from step 0."

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,8 @@ from mildly.device import resolve_device
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.run import Plan, Run
-from mildly.training.preflight import environment_of, evaluation_of, preflight
+from mildly.training.divergence import ValueWatch
+from mildly.training.preflight import check_sizes, environment_of, evaluation_of, preflight
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import Events, check_events, events
@@ -109,12 +108,10 @@ def train(
         tensorboard=tensorboard,
         variant=variant,
     )
-    run = Run(Path(out) if out is not None else _free_folder(Path("runs") / f"{algorithm}-{data.meta.name}-s{seed}"))
-    run.check_free()
-    training = _Training(run, plan, config, data)  # first, since what fails here must leave no folder
-    training.notes = [*said, *training.notes]
-    run.create(plan)
-    with run.locked():
+    with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
+        training = _Training(run, plan, config, data)  # what fails here must leave no folder
+        training.notes = [*said, *training.notes]
+        run.write_plan(plan)
         try:
             return training.run_to_end()
         except OutOfMemory:
@@ -163,6 +160,7 @@ def resume(
         raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
     training = _Training(run, plan, config, data)
     with run.locked():
+        run.check_own()
         training.trainer.restore()
         if plan != begun:
             run.write_plan(plan)
@@ -176,6 +174,7 @@ class _Training:
         self.run, self.plan = run, plan
         check_events(plan)
         self.env, self.notes = evaluation_of(plan, data)
+        check_sizes(config, data, run.checkpoint)
         kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         sampler = self.algorithm.batches(data)
@@ -187,6 +186,7 @@ class _Training:
                     f"the phase '{phase.name}' has {phase.steps} steps, more than the {plan.steps} that follow ({flag})"
                 )
         """What to tell the user before the first step."""
+        gamma: float | None = getattr(config, "gamma", None)
         self.trainer = Trainer(
             run,
             self.algorithm,
@@ -194,6 +194,7 @@ class _Training:
             Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
             evaluate=self._evaluate if self.env else None,
             on_save=lambda: self.algorithm.policy(plan.data).save(run.path / "policy"),
+            watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
         )
 
     def run_to_end(self) -> Run:
@@ -206,7 +207,7 @@ class _Training:
                 closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
                 TrainingProgress(self.plan, self.run.path, trainer.main_step, self.env) as progress,
             ):
-                for line in self.notes:
+                for line in [*self.notes, *trainer.notes]:
                     progress.say(line)
                 if trainer.complete:
                     progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
@@ -244,12 +245,3 @@ class _Monitor:
     def evaluated(self, step: int, result: Evaluation) -> None:
         self.log.write(step, {"return": result.mean_return, "score": result.score}, "evaluation")
         self.progress.evaluated(step, result)
-
-
-def _free_folder(path: Path) -> Path:
-    """The path itself, or with the next free number behind it."""
-    path = path.with_name(re.sub(r"[^\w.+-]", "_", path.name))
-    candidate, number = path, 2
-    while candidate.exists():
-        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return candidate

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mildly.data.check import check as findings_of
 from mildly.data.dataset import Dataset, Meta
-from mildly.environments import NoSimulator, check_fit, stored_action_space
+from mildly.device import memory_bytes
+from mildly.environments import NoSimulator, check_fit, stored_action_space, trust_env
 from mildly.errors import MildlyError
-from mildly.run import Plan
+from mildly.run import Plan, flatten
+from mildly.training.checkpoint import previous
+
+_COPIES = 4
+"""Of a network's weights and of a layer's output there are at least so many: gradients, and what Adam remembers."""
 
 
 def preflight(data: Dataset, source: str | None, *, check: bool) -> list[str]:
@@ -37,6 +45,30 @@ def preflight(data: Dataset, source: str | None, *, check: bool) -> list[str]:
     return [*said, *warnings, *([look] if warnings else [])]
 
 
+def check_sizes(config: Any, data: Dataset, checkpoint: Path) -> None:
+    """Refuse networks and batches that this machine cannot hold, or that a run's checkpoint cannot have come from.
+
+    Both may be another's words, in a run's folder; they are looked at before anything is allocated.
+    """
+    most = memory_bytes()
+    stored = [path.stat().st_size for path in (checkpoint, previous(checkpoint)) if path.exists()]
+    for name, widths in flatten(config).items():
+        if not name.endswith("hidden_dims") or not widths:
+            continue
+        weights = sum(inputs * outputs for inputs, outputs in pairwise((data.observation_size, *widths)))
+        needed = 4 * (_COPIES * weights + _COPIES * getattr(config, "batch_size", 0) * max(widths))
+        if most and needed > most:
+            raise MildlyError(
+                f"{name} {tuple(widths)} and batch_size {getattr(config, 'batch_size', 0):,} need at least "
+                f"{needed / 1e9:,.0f} GB of memory, but this machine has {most / 1e9:,.0f}. Lower them."
+            )
+        if name == "hidden_dims" and stored and 4 * weights > max(stored):
+            raise MildlyError(
+                f"{checkpoint}: the checkpoint is damaged, or too small for "
+                f"a network with hidden_dims {tuple(widths)}, as run.json says."
+            )
+
+
 def environment_of(meta: Meta, asked: str | None) -> tuple[str | None, Meta]:
     """The environment to evaluate in, and the description with its action space, where it has none of its own.
 
@@ -44,6 +76,7 @@ def environment_of(meta: Meta, asked: str | None) -> tuple[str | None, Meta]:
         meta: the data's description.
         asked: an environment that the user names, and that must therefore be installed; otherwise the data's own.
     """
+    trust_env(asked)
     env = asked or meta.env_id
     if env is None or (asked is None and meta.action_space is not None):
         return env, meta

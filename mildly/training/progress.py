@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from mildly.errors import printable
 from mildly.evaluation.rollout import Evaluation
 from mildly.run import Plan
+from mildly.terminal import SafeConsole
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _WIDE = 140  # columns of a terminal that also has room for losses
@@ -22,8 +23,8 @@ class TrainingProgress:
     """Shows step, speed, time left, last score and losses."""
 
     def __init__(self, plan: Plan, folder: Path, start: int, env: str | None) -> None:
-        self.console = Console(stderr=True)
-        self.run = f"{plan.algorithm} on {plan.data.name}"
+        self.console = SafeConsole(stderr=True)
+        self.run = printable(f"{plan.algorithm} on {plan.data.name}")
         self.title, self.steps = self.run, plan.steps
         self.score = ""
         self.details = ""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests that the loop answers at the end of a step."""
+"""Ctrl-C, SIGTERM and what clusters send before the end, as requests that the loop answers at the end of a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+NUMBERS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 @contextmanager

@@ -25,12 +25,13 @@ from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
 from mildly.run import Run
 from mildly.training import checkpoint
+from mildly.training.divergence import ValueWatch
 
 _NAMED = 12  # names in a message
 
 
 class Diverged(MildlyError):
-    """A loss became NaN or infinite."""
+    """A loss became NaN or infinite, or values left what the rewards allow."""
 
 
 class OutOfMemory(MildlyError):
@@ -119,10 +120,21 @@ class Trainer:
         *,
         evaluate: Callable[[int], Evaluation] | None = None,
         on_save: Callable[[], object] | None = None,
+        watch: ValueWatch | None = None,
     ) -> None:
-        """`evaluate` runs the policy of a step; `on_save` writes what belongs beside a checkpoint of the main steps."""
+        """What the trainer does besides.
+
+        Args:
+            run: where it is written down.
+            algorithm: learns.
+            source: gives batches.
+            schedule: when to do what.
+            evaluate: runs the policy of a step.
+            on_save: writes what belongs beside a checkpoint of the main steps.
+            watch: knows which values are possible.
+        """
         self.run, self.algorithm, self.source, self.schedule = run, algorithm, source, schedule
-        self.evaluate, self.on_save = evaluate, on_save
+        self.evaluate, self.on_save, self.watch = evaluate, on_save, watch
         self.phases: list[Phase] = [*algorithm.phases(), Phase("", schedule.steps, algorithm.step)]
         """The last one is the main steps'."""
         self.current = self.step = 0
@@ -133,6 +145,8 @@ class Trainer:
         self.counts: Counter[str] = Counter()
         """Steps in each of those sums: an algorithm may begin with other metrics than it ends with."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.notes: list[str] = []
+        """What a person should know of how it was restored."""
 
     @property
     def phase(self) -> Phase:
@@ -195,6 +209,7 @@ class Trainer:
                 monitor.evaluated(self.step, result)
         before = self.saved[1] if self.saved[0] == self.current else 0
         due = self.step // every.checkpoint_every > before // every.checkpoint_every
+        due = due and not (self.watch and self.watch.suspicious)  # the last sound one may be needed
         if self.source.at_boundary and (due or self.step >= self.phase.steps):
             self._save()
 
@@ -210,6 +225,9 @@ class Trainer:
             phase = {"phase": self.phase.name} if self.phase.name else {}
             self.run.append("metrics.jsonl", {**phase, "step": self.step, **means})
             monitor.metrics(self.phase.name, self.step, means)
+        wrong = self.watch.diverged(means) if self.watch and not self.phase.name else ""
+        if wrong:
+            raise self._diverged(wrong)
 
     def _check_sums(self) -> None:
         """A sum over steps shows a NaN or infinity of any of them."""
@@ -231,12 +249,15 @@ class Trainer:
         bad = [name for name, good in zip(floats, finite, strict=True) if not good]
         if bad:
             names = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
-            kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
             where = f" of the phase '{self.phase.name}'" if self.phase.name else ""
-            raise Diverged(
-                f"training diverged: {names} not finite {when}{where}. {kept or 'No checkpoint was written yet'}. "
-                "Lower the learning rates, or check the data's rewards for outliers."
-            )
+            raise self._diverged(f"{names} not finite {when}{where}")
+
+    def _diverged(self, what: str) -> Diverged:
+        kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
+        return Diverged(
+            f"training diverged: {what}. {kept or 'No checkpoint was written yet'}. "
+            "Lower the learning rates, or check the data's rewards for outliers."
+        )
 
     def _save(self) -> None:
         """What belongs beside it, then the checkpoint. Between two lines of the log the sums are part of the state."""
@@ -263,11 +284,11 @@ class Trainer:
 
     def restore(self) -> None:
         """Go to where the last checkpoint stands, and cut off what was written after it; or start over."""
-        if not self.run.checkpoint.exists():
+        if not self.run.checkpoint.exists() and not checkpoint.previous(self.run.checkpoint).exists():
             self.run.rewind({})
             self.source.restore({}, {})
             return
-        tensors, facts = checkpoint.load(self.run.checkpoint)
+        tensors, facts = checkpoint.load_latest(self.run.checkpoint, self.notes.append)
         if facts["step"] > self.schedule.steps and self.schedule.ends:
             raise MildlyError(
                 f"{self.run.path}: stands at step {facts['step']}, beyond the {self.schedule.steps} steps asked for."
@@ -280,7 +301,9 @@ class Trainer:
             self.current = [phase.name for phase in self.phases].index(facts["phase"])
             self.step, self.counts = facts["phase_step"], Counter(facts["counts"])
             self.run.rewind(facts["lines"])
-        except (KeyError, IndexError, RuntimeError, ValueError) as error:
+            if self.watch:
+                self.watch.restore(self.run.metrics())
+        except (KeyError, IndexError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise MildlyError(f"{self.run.checkpoint}: does not fit the run's config ({error}).") from error
         self.saved = self.current, self.step
         self.seconds.update(self.run.timing())

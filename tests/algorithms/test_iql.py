@@ -20,6 +20,7 @@ from conftest import (
     replay,
     same,
     tiny,
+    unsealed,
     weights as copied,
 )
 from learners import changed_iql, with_gradient
@@ -263,7 +264,7 @@ def test_a_saved_gaussian_policy_acts_the_same_when_it_is_loaded(bound, tmp_path
     for deterministic in (True, False):
         actions = [p.act(states, deterministic, torch.Generator().manual_seed(1)) for p in (Policy(actor), loaded)]
         assert np.array_equal(*actions)
-    description = json.loads((tmp_path / "policy.json").read_text())
+    description = unsealed(tmp_path / "policy.json")
     description["spec"]["log_std_bound"] = "none"
     (tmp_path / "policy.json").write_text(json.dumps(description))
     with pytest.raises(MildlyError, match=r"the policy is damaged .*log_std_bound is 'none'"):

@@ -13,7 +13,7 @@ from made_up import MadeUp
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.cli.flags import flags_of
-from mildly.cli.train import Options, help_page
+from mildly.cli.train import Options, ReadingOptions, help_page
 from mildly.data import formats
 from mildly.training.loop import train
 
@@ -109,7 +109,7 @@ def test_page_is_printed_as_wide_as_the_terminal_and_without_codes_elsewhere(
 @pytest.mark.parametrize("name", [*ALGORITHMS, "made-up"])
 def test_page_shows_every_field_once_and_nothing_of_python(name: str) -> None:
     kind = ALGORITHMS[name]
-    flags = [*flags_of(Options), *flags_of(kind.Config)]
+    flags = [*flags_of(Options), *flags_of(ReadingOptions), *flags_of(kind.Config)]
     for width in WIDTHS:
         page = shown(name, width=width)
         assert sorted(re.findall(r"^  (--[\w.-]+)", page, re.MULTILINE)) == sorted(flag.option for flag in flags)

@@ -58,7 +58,13 @@ def content(folder: Path) -> dict[str, Any]:
     """All that must be equal in two equal agents."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     tensors, facts = checkpoint.load(folder / "checkpoint.safetensors")
-    for own in ("checkpoint.safetensors", "references.json", "agent.json", "timing.json"):
+    for own in (
+        "checkpoint.safetensors",
+        "checkpoint.previous.safetensors",
+        "references.json",
+        "agent.json",
+        "timing.json",
+    ):
         files.pop(own, None)
     return {**files, "facts": facts, **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()}}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import unsealed
 from hypothesis import assume, given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -270,7 +271,7 @@ def test_a_loaded_set_is_mapped_and_cannot_be_written_to(folder: Path) -> None:
 
 
 def test_unknown_keys_in_the_description_are_ignored(folder: Path) -> None:
-    description = json.loads((folder / "dataset.json").read_text())
+    description = unsealed(folder / "dataset.json")
     assert description["transitions"] == 12
     description["meta"]["color"] = "green"
     (folder / "dataset.json").write_text(json.dumps(description))

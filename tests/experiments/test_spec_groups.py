@@ -124,7 +124,8 @@ def test_a_run_that_has_begun_with_another_value_in_a_group_is_refused(tmp_path:
     (job,) = jobs(tmp_path, "[fields]\nmodel.widths = [4, 4]\n")
     data = load_dataset("pendulum-mixed").meta
     begun = dataclasses.replace(job.plan, data=data, dataset="pendulum-mixed", env=data.env_id)
-    Run(tmp_path / "out" / job.name).create(begun)
+    (tmp_path / "out" / job.name).mkdir(parents=True)
+    Run(tmp_path / "out" / job.name).write_plan(begun)
     changed = jobs(tmp_path, "[fields]\nmodel.widths = [5, 5]\n")
     refused(lambda: run_sweep(changed, tmp_path / "out"), "Different now: model.widths (5, 5), not (4, 4).")
 
@@ -132,6 +133,7 @@ def test_a_run_that_has_begun_with_another_value_in_a_group_is_refused(tmp_path:
 def test_changes_from_the_paper_are_named_by_the_dotted_name(tmp_path: Path) -> None:
     assert parse_fields(["model.kind='flow'", "rate=0.5"]) == {"model.kind": "flow", "rate": 0.5}
     (job,) = jobs(tmp_path, "[fields]\nmodel.kind = 'flow'\n")
+    (tmp_path / "run").mkdir()
     run = Run(tmp_path / "run")
-    run.create(job.plan)
+    run.write_plan(job.plan)
     assert changes(run.plan()) == ["model.kind flow"]

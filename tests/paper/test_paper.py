@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_fields, train_tiny
+from conftest import run_fields, train_tiny, unsealed
 
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
@@ -270,7 +270,7 @@ def test_unknown_names_and_tables_without_runs_are_told(tmp_path: Path, capsys: 
 def pretend(run: Run, name: str) -> None:
     """Let a run be one on another data set."""
     path = run.path / "run.json"
-    values = json.loads(path.read_text())
+    values = unsealed(path)
     values["data"]["name"] = name
     path.write_text(json.dumps(values))
 

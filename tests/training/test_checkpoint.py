@@ -134,17 +134,22 @@ def test_checkpoint_of_an_older_or_later_format_is_refused_and_not_called_damage
     )
 
 
-def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
     before = path.read_bytes()
-    unfinished = tmp_path / "checkpoint.safetensors.tmp"
-    unfinished.mkdir()
-    with pytest.raises((OSError, SafetensorError)):
-        checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
+
+    def half(tensors: object, place: Path, metadata: object) -> None:
+        place.write_bytes(b"half of one")
+        raise SafetensorError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", half)
+        with pytest.raises(SafetensorError):
+            checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
     assert path.read_bytes() == before
-    unfinished.rmdir()
-    unfinished.write_bytes(b"half of one")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
     assert checkpoint.load(path)[1] == {"step": 8}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    assert checkpoint.previous(path).read_bytes() == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [checkpoint.previous(path).name, path.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COMMAND, SCHEDULE, content, make_dataset, mildly, run_fields, train_args, train_tiny
+from conftest import COMMAND, SCHEDULE, content, make_dataset, mildly, run_fields, train_args, train_tiny, unsealed
 
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
@@ -60,7 +61,7 @@ def test_killed_and_resumed_run_equals_uninterrupted_run(tmp_path: Path, whole: 
     assert 0 < step_of(run) < SCHEDULE["steps"]
     resume(run)
     assert content(run) == whole
-    assert not list(run.rglob("*.tmp"))
+    assert not list(run.rglob(".tmp-*"))
 
 
 def test_run_killed_again_and_again_and_resumed_by_the_command_equals_uninterrupted_run(
@@ -123,11 +124,11 @@ main(sys.argv[1:])
 """
     killed = subprocess.run([sys.executable, "-c", driver, *train_args("mcq", run)], cwd=tmp_path, timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    assert (run / "checkpoint.safetensors.tmp").exists()
+    assert list(run.glob(".tmp-*-checkpoint.safetensors"))
     assert step_of(run) == 2 * SCHEDULE["checkpoint_every"]
     resume(run)
     assert content(run) == whole
-    assert not list(run.rglob("*.tmp"))
+    assert not list(run.rglob(".tmp-*"))
 
 
 def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path: Path, whole: Any) -> None:
@@ -138,11 +139,13 @@ def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path
     with (run / "evaluations.jsonl").open("a") as file:
         file.write('{"step": 150, "returns": [0.0]}\n{"st')
     half = (run / "checkpoint.safetensors").read_bytes()[:1000]
-    (run / "checkpoint.safetensors.tmp").write_bytes(half)
-    (run / "policy" / "weights.safetensors.tmp").write_bytes(half)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (run / f".tmp-{dead.pid}-0123abcd-checkpoint.safetensors").write_bytes(half)
+    (run / "policy" / f".tmp-{dead.pid}-0123abcd-weights.safetensors").write_bytes(half)
     resume(run, steps=300)
     assert content(run) == whole
-    assert not list(run.rglob("*.tmp"))
+    assert not list(run.rglob(".tmp-*"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,9 @@ def test_every_algorithm_resumed_equals_uninterrupted_run(
     assert content(run) == content(alone)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)]
+)
 def test_interrupted_run_says_how_to_resume_and_resumed_equals_uninterrupted_run(
     tmp_path: Path, number: int, code: int
 ) -> None:
@@ -254,7 +259,7 @@ def test_resume_of_a_plan_that_cannot_be_carried_out_says_why(
     tmp_path: Path, field: str, value: object, message: str
 ) -> None:
     run = train_tiny("bc", tmp_path / "run", steps=10).path
-    plan = json.loads((run / "run.json").read_text())
+    plan = unsealed(run / "run.json")
     (run / "run.json").write_text(json.dumps({**plan, field: value}))
     with pytest.raises(MildlyError, match=message):
         resume(run, steps=20)
@@ -262,7 +267,7 @@ def test_resume_of_a_plan_that_cannot_be_carried_out_says_why(
 
 def test_resume_can_change_the_number_of_threads_and_keeps_the_versions_it_began_with(tmp_path: Path) -> None:
     run = train_tiny("bc", tmp_path / "run", steps=10).path
-    plan = json.loads((run / "run.json").read_text())
+    plan = unsealed(run / "run.json")
     (run / "run.json").write_text(json.dumps({**plan, "versions": {"torch": "1.0"}}))
     resume(run, steps=20, threads=2)
     said = json.loads((run / "run.json").read_text())
@@ -314,7 +319,7 @@ def test_relative_paths_are_found_again_from_another_folder(tmp_path: Path, monk
 )
 def test_damaged_plan_is_told_and_nothing_is_touched(tmp_path: Path, change: dict[str, Any]) -> None:
     run = train_tiny("bc", tmp_path / "run", steps=10, eval_every=0).path
-    plan = json.loads((run / "run.json").read_text())
+    plan = unsealed(run / "run.json")
     (run / "run.json").write_text(json.dumps(plan | change))
     before = files_of(run)
     with pytest.raises(MildlyError, match=r"run\.json|alchemy"):
@@ -350,17 +355,23 @@ def test_full_disk_ends_the_run_with_a_message_and_it_resumes_when_there_is_room
     assert "File too large" in ended.stderr
     resume(run)
     assert content(run) == whole
-    assert not list(run.rglob("*.tmp"))
+    assert not list(run.rglob(".tmp-*"))
 
 
-def test_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = train_tiny("bc", tmp_path / "run", steps=20, eval_every=0).path
     before = (run / "checkpoint.safetensors").read_bytes()
-    (run / "checkpoint.safetensors.tmp").mkdir()  # in the way of the next one
-    with pytest.raises(MildlyError, match=r"step 40 cannot be saved"):
-        resume(run, steps=40)
+
+    def full_disk(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full_disk)
+        with pytest.raises(MildlyError, match=r"step 40 cannot be saved"):
+            resume(run, steps=40)
     assert (run / "checkpoint.safetensors").read_bytes() == before
-    os.rmdir(run / "checkpoint.safetensors.tmp")
     assert step_of(resume(run, steps=40).path) == 40
 
 

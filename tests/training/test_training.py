@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SCHEDULE, content, make_dataset, train_tiny
+from conftest import SCHEDULE, content, make_dataset, train_tiny, unsealed
 
 import mildly
 from mildly.action_space import ActionSpace
@@ -21,7 +21,7 @@ from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.training import checkpoint
 from mildly.training.loop import resume
-from mildly.training.trainer import Diverged
+from mildly.training.trainer import Diverged, SampledSource
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -115,7 +115,7 @@ def test_absurd_learning_rate_ends_the_run_and_keeps_the_last_good_checkpoint(tm
     """The first 20 steps are sane; then the plan is changed to a learning rate that explodes."""
     run = train_tiny("sac", tmp_path / "run", steps=20, eval_every=0)
     before = (run.path / "checkpoint.safetensors").read_bytes()
-    plan = json.loads((run.path / "run.json").read_text())
+    plan = unsealed(run.path / "run.json")
     plan["config"]["critic_lr"] = 1e30
     (run.path / "run.json").write_text(json.dumps(plan | {"checkpoint_every": 50}))
     with pytest.raises(Diverged, match=r"loss_.* not finite between steps 21 and 25\. The last good checkpoint"):
@@ -200,9 +200,18 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     assert mildly.resume(run.path, steps=10).metrics()[-1]["step"] == 10
 
 
-def test_a_batch_beyond_memory_is_one_message_and_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(MildlyError, match="out of memory at step 1 with batch_size 10000000000000"):
+def test_a_batch_beyond_memory_is_one_message_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MildlyError, match="batch_size must be at most 16,777,216, got 10000000000000"):
         train_tiny("bc", tmp_path / "run", steps=5, batch_size=10_000_000_000_000)
+
+    def too_much(source: SampledSource) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 640000000000000 bytes.")
+
+    monkeypatch.setattr(SampledSource, "next_batch", too_much)
+    with pytest.raises(MildlyError, match="out of memory at step 1 with batch_size 16"):
+        train_tiny("bc", tmp_path / "run", steps=5)
     assert not (tmp_path / "run").exists()
 
 

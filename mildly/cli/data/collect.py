@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse
+from mildly.cli.output import console, parse, tell
 from mildly.data.tasks import base_name
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, printable
+from mildly.files import plain_name
 
 if TYPE_CHECKING:
     from mildly.collect.agent import Agent
@@ -99,8 +99,10 @@ def main(args: Sequence[str]) -> int:
     import torch
 
     from mildly.collect.make_set import describe_set, make_set
+    from mildly.environments import trust_env
 
     torch.set_num_threads(1)
+    trust_env(options.env)
     agent = None if options.agent is None else _train(options, options.agent)
     parts = _parts(options, agent)
     meta = describe_set(options.name or _default_name(options), options.env, agent)
@@ -168,7 +170,7 @@ def _train(options: CollectOptions, folder: Path) -> Agent:
                 folder, plan, steps, lambda step, value: show(min(step, steps), f"last return {value:.1f}")
             )
     except (KeyboardInterrupt, SystemExit):
-        print(f"{folder}: the same command goes on with the agent from its last checkpoint", file=sys.stderr)
+        tell(f"{folder}: the same command goes on with the agent from its last checkpoint")
         raise
 
 
@@ -187,7 +189,7 @@ def _parts(options: CollectOptions, agent: Agent | None) -> list[Part]:
 def _default_name(options: CollectOptions) -> str:
     environment = base_name(re.split("[/:]", options.env)[-1]).lower()
     kind = options.kind or ("policy" if options.policy else "random")
-    return f"{environment}-{kind}-collected"
+    return plain_name(f"{environment}-{kind}-collected")
 
 
 @contextmanager
@@ -203,7 +205,7 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     )
     shown, last = time.monotonic(), 0
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(title, total=total, news="")
+        task = bar.add_task(printable(title), total=total, news="")
 
         def show(done: int, news: str) -> None:
             nonlocal shown, last
@@ -214,6 +216,6 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
             shown, last = now, done
             bar.update(task, completed=done, news=news)
             if not errors.is_terminal:
-                print(f"{title}  {done}/{total}  {news}".rstrip(), file=sys.stderr, flush=True)
+                tell(f"{title}  {done}/{total}  {news}".rstrip())
 
         yield show

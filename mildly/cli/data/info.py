@@ -24,6 +24,8 @@ class InfoOptions:
     """Also draw the set: a picture with six panels, written to FILE (.png, .svg or .pdf)."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
+    max_memory: float | None = None
+    """Megabytes that the data of a file may take in memory; half of the machine's by default."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -33,7 +35,7 @@ def main(args: Sequence[str]) -> int:
         from mildly.report.dataset import draw, picture_path
 
         picture_path(options.plot)  # an error before a large set is read
-    data = load_dataset(options.dataset, data_dir=options.data_dir)
+    data = load_dataset(options.dataset, data_dir=options.data_dir, max_memory=options.max_memory)
     meta, returns = data.meta, data.episode_returns()
     lengths = np.array([episode.stop - episode.start for episode in data.episodes()])
     rows = table("", "")

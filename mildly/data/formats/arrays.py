@@ -6,7 +6,6 @@ block by block, so that a file larger than memory can be converted. No pickle is
 
 from __future__ import annotations
 
-import json
 import lzma
 import math
 import struct
@@ -23,8 +22,10 @@ import numpy as np
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
 from mildly.data.formats.episodes import DONE, with_ends
+from mildly.data.memory import check_npy_header, column_bytes, memory_limit, schema_bytes
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
+from mildly.files import JSON_BYTES, parse_json
 
 META = "mildly"
 """Under this name our own files keep the set's description, as JSON."""
@@ -72,6 +73,7 @@ _WIDE = ("observations", "actions", "next_observations")
 _NEEDED = ("observations", "actions", "rewards")
 _BLOCK_BYTES = 1 << 24
 _MOST_WORDS = 300  # letters
+_MOST_MEMBERS = 1000  # arrays of an archive
 
 
 class Column(Protocol):
@@ -87,8 +89,9 @@ def read(path: Path, options: ImportOptions) -> Log:
     """A `.npz` file or a folder of `.npy` files."""
     with _opened(path) as columns:
         stored = read_meta(columns, path)
+        size = expected_bytes(columns, path, options)
     meta = stored or Meta(name=path.stem, source=f"arrays file {path.name}")
-    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, notes=list(meta.notes))
+    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, size=size, notes=list(meta.notes))
     log.steps = _rows(path, options, log.notes)
     return log
 
@@ -104,13 +107,18 @@ def _opened(path: Path) -> Iterator[dict[str, Column]]:
     with ExitStack() as stack:
         try:
             if path.is_dir():
-                yield {
-                    file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(path.glob("*.npy"))
-                }
+                yield {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
             else:
                 archive = stack.enter_context(zipfile.ZipFile(path))
                 members = [name for name in archive.namelist() if name.endswith(".npy")]
-                yield {name.removesuffix(".npy"): _Member(stack.enter_context(archive.open(name))) for name in members}
+                if len(members) > _MOST_MEMBERS:
+                    raise ValueError(f"it holds {len(members):,} arrays")
+                yield {
+                    name.removesuffix(".npy"): _Member(
+                        stack.enter_context(archive.open(name)), archive.getinfo(name).file_size
+                    )
+                    for name in members
+                }
         except FileNotFoundError as error:
             raise MildlyError(f"{path}: no such file.") from error
         except DAMAGE as error:
@@ -129,11 +137,18 @@ def shortened(words: str) -> str:
     return words if len(words) < _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
 
 
-class _Member:
-    """One array of a `.npz` archive, read forwards."""
+def _mapped(path: Path) -> Any:
+    with path.open("rb") as file:
+        check_npy_header(file)
+    return np.load(path, mmap_mode="r", allow_pickle=False)
 
-    def __init__(self, file: IO[bytes]) -> None:
+
+class _Member:
+    """One array of a `.npz` archive, read forwards; `size` is what the archive says that it unpacks to."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
         self.file = file
+        check_npy_header(file)
         version = np.lib.format.read_magic(file)
         reader = {
             (1, 0): np.lib.format.read_array_header_1_0,
@@ -144,6 +159,8 @@ class _Member:
         self.shape, self.by_column, self.dtype = reader(file)
         if self.dtype.hasobject:
             raise ValueError("an array holds Python objects, which are never loaded")
+        if min(self.shape, default=0) < 0 or column_bytes(self) > size:
+            raise ValueError(f"an array claims a shape of {self.shape}, but only {size:,} bytes are there")
         self.next = 0
         self.whole: Array | None = None
 
@@ -172,6 +189,8 @@ def read_meta(columns: Mapping[str, Column], path: Path) -> Meta | None:
     column = columns.get(META)
     if column is None or column.shape != () or column.dtype.kind != "U":
         return None
+    if column.dtype.itemsize > 4 * JSON_BYTES:
+        raise MildlyError(f"{path}: the description in it is larger than {JSON_BYTES >> 20} MB.")
     text = str(column._take(())) if isinstance(column, _Member) else str(np.asarray(column))
     return parse_meta(text, path)
 
@@ -179,9 +198,36 @@ def read_meta(columns: Mapping[str, Column], path: Path) -> Meta | None:
 def parse_meta(text: str, path: Path) -> Meta:
     """A description kept as JSON."""
     try:
-        return Meta.from_json(json.loads(text))
+        return Meta.from_json(parse_json(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise MildlyError(f"{path}: the description in it is damaged ({error}).") from error
+
+
+def expected_bytes(columns: Mapping[str, Column], path: Path, options: ImportOptions) -> int | None:
+    """What the transitions will take, by the shapes that the arrays claim; None where they are not as they should be.
+
+    Raises:
+        MildlyError: what must be read at once is more than the limit.
+    """
+    try:
+        names = choose(columns, path, options)
+        rows = _checked_rows(columns, names, path)
+    except MildlyError:  # told when the rows are read
+        return None
+    pieces = {name: _piece(columns[name]) for name in names.values()}
+    if any(pieces.values()):
+        largest = max(pieces, key=lambda name: pieces[name])
+        memory_limit(options.max_memory).check_piece(str(path), f"a piece of '{largest}'", sum(pieces.values()))
+    widths = [math.prod(columns[names[field]].shape[1:]) for field in ("observations", "actions")]
+    return schema_bytes(rows, *widths)
+
+
+def _piece(column: Any) -> int:
+    """Bytes that must be read at once to have any row: a chunk of HDF5, an array of an archive that is by columns."""
+    chunk = getattr(column, "chunks", None)
+    if chunk:
+        return int(math.prod(chunk) * column.dtype.itemsize)
+    return column_bytes(column) if isinstance(column, _Member) and column.by_column and len(column.shape) > 1 else 0
 
 
 def in_step(

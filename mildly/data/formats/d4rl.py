@@ -20,11 +20,13 @@ import numpy as np
 
 from mildly.data.assemble import Log, Steps, limited
 from mildly.data.dataset import FIELDS, Dataset, Meta, blocks
-from mildly.data.formats.arrays import DAMAGE, META, NAMES, Column, damaged, in_step, parse_meta
+from mildly.data.formats.arrays import DAMAGE, META, NAMES, Column, damaged, expected_bytes, in_step, parse_meta
+from mildly.data.formats.careful import CarefulFile
 from mildly.data.official import name_of_file
 from mildly.data.options import ImportOptions
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
+from mildly.files import JSON_BYTES
 
 _FEW = 3  # names quoted in a message
 _LARGE = 1 << 30  # bytes
@@ -37,9 +39,10 @@ def read(path: Path, options: ImportOptions) -> Log:
         has_terminals = any(name in columns for name in (options.terminated or "", *NAMES["terminated"]))
         has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"]))
         _check_not_nested(columns, path, options)
+        size = expected_bytes(columns, path, options)
     if stored is not None:
         meta = parse_meta(stored, path)
-        log = Log(meta, iter(()), where=str(path), scaled=True, notes=list(meta.notes))
+        log = Log(meta, iter(()), where=str(path), scaled=True, size=size, notes=list(meta.notes))
         log.steps = _rows(path, options, log.notes)
         return log
     name = dataset_name(path)
@@ -53,7 +56,7 @@ def read(path: Path, options: ImportOptions) -> Log:
         reference_max=task.reference_max if task else None,
         source=f"D4RL file {path.name}" if task else f"HDF5 file {path.name}",
     )
-    log = Log(meta, iter(()), where=str(path), scaled=task is not None)
+    log = Log(meta, iter(()), where=str(path), scaled=task is not None, size=size)
     log.steps = _rows(path, options, log.notes, as_d4rl=task is not None)
     if task is not None:
         log.steps = _as_the_task_knows(log.steps, task, has_timeouts)
@@ -120,6 +123,8 @@ def _description(file: h5py.File) -> str | None:
     """Text of fixed length only: HDF5 never returns from reading one of variable length in some damaged files."""
     if META not in file.attrs or file.attrs.get_id(META).dtype.kind != "S":
         return None
+    if file.attrs.get_id(META).get_storage_size() > JSON_BYTES:
+        raise ValueError("the description in it is too large")
     return str(bytes(file.attrs[META]).decode())
 
 
@@ -149,13 +154,14 @@ def _rows(path: Path, options: ImportOptions, notes: list[str], *, as_d4rl: bool
 def write(dataset: Dataset, path: Path, description: str) -> None:
     """D4RL's layout, with next observations, so that D4RL's own tools can read it too."""
     names = dict(zip(FIELDS, FIELDS, strict=True)) | {"terminated": "terminals", "truncated": "timeouts"}
-    try:
-        with h5py.File(path, "w") as file:
+    with path.open("wb+", buffering=0) as raw:
+        target = CarefulFile(raw)
+        with h5py.File(target, "w") as file:
             for field, name in names.items():
                 array = getattr(dataset, field)
                 column = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
                 for rows in blocks(len(array)):
                     column[rows] = array[rows]
+                    target.check()
             file.attrs[META] = np.bytes_(description.encode())
-    except RuntimeError as error:  # as which h5py tells of a full disk when the file is closed
-        raise OSError(str(error)) from error
+        target.check()

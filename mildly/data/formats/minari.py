@@ -6,6 +6,7 @@ say) are flattened as gymnasium does it, and so is the environment when a policy
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from mildly.action_space import ActionSpace
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.formats.arrays import DAMAGE
+from mildly.data.memory import Limit, memory_limit
 from mildly.data.options import ImportOptions
 from mildly.data.tasks import task_of_env
 from mildly.errors import MildlyError
@@ -47,7 +49,8 @@ def read(source: str | Path, options: ImportOptions) -> Log:
                 raise MildlyError(f"{source}: not on this machine. Get it with: minari download {name}") from error
         notes: list[str] = []
         meta = _meta(data, options, notes, source)
-        log = Log(meta, iter(()), where=str(source), notes=notes)
+        size = _expected_bytes(data, memory_limit(options.max_memory), str(source))
+        log = Log(meta, iter(()), where=str(source), size=size, notes=notes)
         log.steps = _rows(data, source)
     return log
 
@@ -86,6 +89,31 @@ def _meta(data: Any, options: ImportOptions, notes: list[str], source: str | Pat
         reference_max=None if high is None else float(high),
         source=f"Minari data set {data.spec.dataset_id}",
     )
+
+
+def _expected_bytes(data: Any, limit: Limit, where: str) -> int | None:
+    """What the transitions will take by the shapes that the file claims; an episode is read at once."""
+    path = Path(data.storage.data_path) / "main_data.hdf5"
+    if not path.is_file():
+        return None
+    import h5py
+
+    total = 0
+    with h5py.File(path, "r") as file:
+        for name, episode in file.items():
+            sizes = {"": 0}
+
+            def add(inner: str, found: Any, sizes: dict[str, int] = sizes) -> None:
+                if isinstance(found, h5py.Dataset):
+                    chunk = math.prod(found.chunks or ()) * found.dtype.itemsize
+                    sizes[inner] = max(int(found.nbytes), chunk)
+
+            if isinstance(episode, h5py.Group):
+                episode.visititems(add)
+            limit.check_piece(where, f"'{name}'", sum(sizes.values()))
+            total += sum(sizes.values())
+            total += sum(size for inner, size in sizes.items() if inner.startswith("observations"))
+    return total
 
 
 def _action_space(space: Any, source: str | Path) -> ActionSpace | None:

@@ -30,10 +30,12 @@ from mildly.data.formats.table_file import (
     package,
     stem,
 )
+from mildly.data.memory import Limit, memory_limit, schema_bytes
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
 _ROWS_WRITTEN = 1 << 14
+_NAME = 100  # bytes that an episode's name takes, about
 
 
 def read(path: Path, options: ImportOptions) -> Log:
@@ -45,7 +47,9 @@ def read(path: Path, options: ImportOptions) -> Log:
     stored = _stored(sheets, path)
     name, source = (path.name, "folder of tables") if path.is_dir() else (stem(path), "table")
     meta = stored or Meta(name=name, source=f"{source} {path.name}")
-    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, notes=list(meta.notes))
+    limit = memory_limit(options.max_memory)
+    size = _expected_bytes(sheets, columns, limit)
+    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, size=size, notes=list(meta.notes))
     if stored is None:
         how = "Columns as guessed from their names" if guessed else "Columns"
         log.notes.append(f"{how}: {columns.words()}.")
@@ -59,12 +63,27 @@ def read(path: Path, options: ImportOptions) -> Log:
                 "for one."
             )
     log.steps = with_ends(
-        (block for sheet in sheets for block in _rows(sheet, columns, apart=path.is_dir())),
+        (block for sheet in sheets for block in _rows(sheet, columns, limit, apart=path.is_dir())),
         log.notes,
         done=columns.terminated if columns.done_is_over else None,
         episode=columns.episode,
     )
     return log
+
+
+def _expected_bytes(sheets: Sequence[TableFile], columns: Columns, limit: Limit) -> int | None:
+    """What the transitions will take, by what Parquet files claim; None for texts, which claim nothing."""
+    total = 0
+    for sheet in sheets:
+        if sheet.size is None:
+            return None
+        widths, pieces = sheet.size.widths, sheet.size.pieces
+        wanted = dict.fromkeys([*columns.numbers, *columns.flags, *([columns.episode] if columns.episode else [])])
+        largest = max(wanted, key=lambda name: pieces[name])
+        limit.check_piece(str(sheet.path), f"a group of rows of '{largest}'", pieces[largest])
+        sizes = (sum(widths[name] for name in names) for names in (columns.obs, columns.action))
+        total += schema_bytes(sheet.size.rows, *sizes)
+    return total
 
 
 def tables_in(folder: Path) -> list[Path]:
@@ -111,9 +130,9 @@ def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     return dataclasses.replace(found[0], name=path.name, notes=())
 
 
-def _rows(sheet: TableFile, columns: Columns, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
+def _rows(sheet: TableFile, columns: Columns, limit: Limit, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
     """Blocks with where new episodes begin, if anything but flags tells it. `apart`: they do with the file."""
-    order = _Order(sheet.path, columns)
+    order = _Order(sheet.path, columns, limit)
     widths: dict[str, int] = {}
     numbers = [*columns.numbers, *([columns.step] if columns.step else [])]
     for batch in sheet.batches(numbers, columns.flags, [columns.episode] if columns.episode else []):
@@ -139,8 +158,8 @@ def _rows(sheet: TableFile, columns: Columns, *, apart: bool) -> Iterator[tuple[
 class _Order:
     """Looks whether the rows are in order: each episode in one piece, and its steps increasing."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
-        self.path, self.columns = path, columns
+    def __init__(self, path: Path, columns: Columns, limit: Limit) -> None:
+        self.path, self.columns, self.limit = path, columns, limit
         self.count = 0  # rows seen
         self.seen: set[Any] = set()  # episodes
         self.last: Any = None  # the last row's episode
@@ -174,6 +193,7 @@ class _Order:
                     f"{self.count + row} after another one began. Sort the rows by episode and step first."
                 )
             self.seen.add(episode)
+        self.limit.check_piece(str(self.path), f"the list of its {len(self.seen):,} episodes", _NAME * len(self.seen))
 
     def _check_step(self, batch: Any, steps: Steps, starts: Array, ids: Any) -> None:
         column = self.columns.step

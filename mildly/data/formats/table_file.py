@@ -18,6 +18,8 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 
 _CSV_BLOCK = 1 << 23  # bytes
 _PARQUET_BLOCK = 1 << 16  # rows
+_PARQUET_NUMBERS = 1 << 23  # held at a time
+_MOST_LABEL = 1 << 10  # letters of an episode's name
 _HEAD = 1 << 20  # bytes that tell how a text is written
 _TRUE = ["1", "1.0", "true", "True", "TRUE", "yes", "Yes", "t", "T"]
 _FALSE = ["0", "0.0", "false", "False", "FALSE", "no", "No", "f", "F"]
@@ -26,6 +28,18 @@ _CELL = re.compile(
     rf"column #(?P<column>\d+): {_LINE}CSV conversion error to \w+: invalid value '(?P<value>.*)'", re.DOTALL
 )
 _PARSE = re.compile(rf"CSV parse error: {_LINE}(?P<reason>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParquetSize:
+    """What a file claims to unpack to."""
+
+    rows: int
+    widths: dict[str, int]
+    """How many numbers a row of each column has, rounded up."""
+    pieces: dict[str, int]
+    """The most bytes of each column in a group of rows."""
+    texts: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,15 @@ class TableFile:
     """Of a text; None for Parquet."""
     description: str | None
     """The one that our own files carry."""
+    size: ParquetSize | None = None
+    """Of Parquet."""
 
     def batches(self, numbers: Sequence[str], flags: Sequence[str], labels: Sequence[str]) -> Iterator[Any]:
         """Record batches of some columns; labels may be anything that can be compared."""
         wanted = list(dict.fromkeys([*numbers, *flags, *labels]))
         with opened(self.path) as arrow:
             if self.dialect is None:
-                with arrow.parquet.ParquetFile(self.path) as file:
-                    yield from file.iter_batches(batch_size=_PARQUET_BLOCK, columns=wanted)
+                yield from self._parquet_batches(arrow, wanted, labels)
                 return
             kinds = {name: arrow.bool_() if name in self.boolean else arrow.float64() for name in numbers}
             kinds |= dict.fromkeys(flags, arrow.bool_()) | dict.fromkeys(labels, arrow.binary())  # in any encoding
@@ -68,14 +83,68 @@ class TableFile:
                     f"{self.path}: column '{name}' holds '{found['value'][:50]}'{line}, expected {kind}."
                 ) from error
 
+    def _parquet_batches(self, arrow: ModuleType, wanted: list[str], labels: Sequence[str]) -> Iterator[Any]:
+        """Labels are read as numbers of a dictionary first: a long text that all rows share is small only there."""
+        assert self.size is not None
+        width = sum(self.size.widths[name] for name in wanted)
+        rows = max(1, min(_PARQUET_BLOCK, _PARQUET_NUMBERS // max(width, 1)))
+        if width > _PARQUET_NUMBERS:
+            raise MildlyError(f"{self.path}: a row has {width:,} numbers, which is no log.")
+        with arrow.parquet.ParquetFile(
+            self.path, read_dictionary=[name for name in labels if name in self.size.texts]
+        ) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=wanted):
+                for name in labels:
+                    i = batch.schema.get_field_index(name)
+                    column = batch.column(i)
+                    if arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type):
+                        batch = batch.set_column(i, name, self._decoded(arrow, column, name))
+                yield batch
+
+    def _decoded(self, arrow: ModuleType, column: Any, name: str) -> Any:
+        longest = arrow.compute.max(arrow.compute.binary_length(column.dictionary)).as_py() or 0
+        if longest > _MOST_LABEL:
+            raise MildlyError(
+                f"{self.path}: column '{name}' holds a text of {longest:,} letters, which is no episode's name."
+            )
+        return column.dictionary_decode()
+
+
+def _parquet_size(arrow: ModuleType, file: Any) -> ParquetSize:
+    """By the file's own description: nothing is unpacked."""
+    metadata, schema = file.metadata, file.schema_arrow
+    rows = metadata.num_rows
+    values: dict[str, int] = dict.fromkeys(schema.names, 0)
+    pieces: dict[str, int] = dict.fromkeys(schema.names, 0)
+    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+        for i in range(group.num_columns):
+            column = group.column(i)
+            name = column.path_in_schema
+            name = name if name in values else name.split(".", 1)[0]
+            if name in values:
+                values[name] += column.num_values
+                pieces[name] = max(pieces[name], column.total_uncompressed_size)
+    widths = {name: -(-count // max(rows, 1)) for name, count in values.items()}
+    for field in schema:
+        if arrow.types.is_fixed_size_list(field.type):  # of which a missing one takes as much as any other
+            widths[field.name] = field.type.list_size
+    texts = frozenset(field.name for field in schema if _is_text(arrow, field.type))
+    return ParquetSize(rows, widths, pieces, texts)
+
+
+def _is_text(arrow: ModuleType, kind: Any) -> bool:
+    types = arrow.types
+    return any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
+
 
 def open_table(path: Path) -> TableFile:
     """Look at a file."""
     with opened(path) as arrow:
         dialect = None if is_parquet(path) else _dialect(arrow, path)
+        size = None
         if dialect is None:
             with arrow.parquet.ParquetFile(path) as file:
-                schema = file.schema_arrow
+                schema, size = file.schema_arrow, _parquet_size(arrow, file)
         else:
             with _text(arrow, path, dialect) as reader:
                 schema = reader.schema
@@ -93,6 +162,7 @@ def open_table(path: Path) -> TableFile:
             frozenset(field.name for field in schema if arrow.types.is_boolean(field.type)),
             dialect,
             described.decode(errors="replace") if described else None,
+            size,
         )
 
 
@@ -100,6 +170,7 @@ def package(path: Path) -> Any:
     """pyarrow."""
     try:
         import pyarrow as arrow
+        import pyarrow.compute
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError as error:
