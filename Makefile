@@ -20,7 +20,7 @@ demo: venv
 	$(BIN)/python examples/demo.py
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: venv
 	$(BIN)/ruff check .

@@ -50,11 +50,20 @@ _PLAIN = {
     "layer_norm": False,
     "extras.level_start": False,
     "extras.return_mix": 0.0,
+    "extras.return_mix_ends": "all",
     "extras.bc_warmup_steps": 0,
     "extras.policy_ema": None,
 }
 _UNANCHORED = {**_PLAIN, "extras.bc_weight": 0.0}
-_SOFT_HELD = {**_UNANCHORED, "log_std_min": -20.0, "log_std_max": 2.0, "target_entropy": None, "alpha_first": True}
+_SOFT_HELD = {
+    **_UNANCHORED,
+    "log_std_min": -20.0,
+    "log_std_max": 2.0,
+    "target_entropy": None,
+    "alpha_first": True,
+    "alpha_max": None,
+    "actor_dropout": 0.0,
+}
 _TEMPERATURE = (
     "temperature: theirs moves between the steps of critics and actor, ours before both; the slope of its loss is in "
     "alpha there and in log alpha here"

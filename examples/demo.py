@@ -15,7 +15,7 @@ from rich.table import Table
 import mildly
 from mildly.report.plots import learning_curves
 from mildly.run import Run
-from mildly.training.loop import Stopped
+from mildly.training.offline import Stopped
 
 DATASET = "pendulum-mixed"
 STEPS = {"bc": 5_000, "mcq": 5_000}

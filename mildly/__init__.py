@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mildly.errors import MildlyError as MildlyError
     from mildly.evaluation.evaluate import evaluate as evaluate
     from mildly.policy import Policy as Policy, load_policy as load_policy
-    from mildly.training.loop import resume as resume, train as train
+    from mildly.training.offline import resume as resume, train as train
 
 __version__ = "0.1.0"
 
@@ -33,8 +33,8 @@ _HOMES = {
     "evaluate": "mildly.evaluation.evaluate",
     "load_dataset": "mildly.data.registry",
     "load_policy": "mildly.policy",
-    "resume": "mildly.training.loop",
-    "train": "mildly.training.loop",
+    "resume": "mildly.training.offline",
+    "train": "mildly.training.offline",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mildly.errors import MildlyError
-from mildly.networks import mlp, normal
+from mildly.networks import mlp, normal, with_dropout
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -139,9 +139,11 @@ class TanhGaussianActor(Actor):
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.net = mlp((observation_size, *hidden_dims, 2 * action_size))
 
-    def forward(self, observations: Tensor) -> TanhGaussian:
-        """The action distribution in each state."""
-        mean, log_std = self.net(observations).chunk(2, dim=-1)
+    def forward(
+        self, observations: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None
+    ) -> TanhGaussian:
+        """The action distribution in each state; with `dropout`, that share of the hidden units is dropped."""
+        mean, log_std = with_dropout(self.net, observations, dropout, generator).chunk(2, dim=-1)
         return TanhGaussian(mean, log_std.clamp(self.log_std_min, self.log_std_max))
 
     def act(self, observations: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
@@ -185,12 +187,7 @@ class GaussianActor(Actor):
 
     def forward(self, observations: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Gaussian:
         """The action distribution in each state; with `dropout`, that share of the hidden units is dropped."""
-        x = observations
-        for layer in self.net:
-            x = layer(x)
-            if dropout and isinstance(layer, nn.ReLU):
-                x = x * torch.empty_like(x).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
-        return Gaussian(torch.tanh(x), self.log_std)
+        return Gaussian(torch.tanh(with_dropout(self.net, observations, dropout, generator)), self.log_std)
 
     def act(self, observations: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
         """Actions to take: the mean, or a draw, which ends at the bounds."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_LONGEST = 4000  # letters of a message, which may quote a file
 
 
 def printable(text: object) -> str:
@@ -15,6 +18,14 @@ def printable(text: object) -> str:
     Names in files are other people's words, and must not move the cursor, color the screen or set its title.
     """
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
+
+
+def tell(text: object) -> None:
+    """A line on standard error, fit for a terminal; the middle of an endless one is left out."""
+    said = printable(text)
+    if len(said) > _LONGEST:
+        said = f"{said[: 3 * _LONGEST // 4]} ... {said[-_LONGEST // 4 :]}"
+    print(said, file=sys.stderr, flush=True)
 
 
 class MildlyError(Exception):

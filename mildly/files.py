@@ -7,11 +7,14 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,9 +28,10 @@ _TOKENS = re.compile(rb'"(?:\\.|[^"\\])*"?|[\[\]{}]', re.DOTALL)
 JSON_DIGITS = 40
 """How many digits a whole number may have; states of random generators have 39."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_TEMPORARY = re.compile(r"\.tmp-(?P<pid>\d+)-[0-9a-f]{8}-.+")
+_TEMPORARY = re.compile(r"\.tmp-(?P<pid>\d+)-(?P<where>[0-9a-f]{8})-[0-9a-f]{8}-.+")
+_NAME_LENGTH = 50  # characters of a file's own name that its temporary one keeps; file systems allow 255 bytes
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_OLD = 24 * 3600.0  # seconds after which a temporary file of another machine's process is taken for a leftover
+_OLD = 24 * 3600.0  # seconds without a change after which what may be a living process's is taken for a leftover
 
 
 @contextmanager
@@ -35,22 +39,34 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a path to write to; when the block ends well, that file is on disk and takes the place of `path`.
 
     A crash at any moment leaves the old file as it was. The path is a new file with a name of its own, so that
-    processes do not write over each other, and nobody's link is followed.
+    processes do not write over each other, and nobody's link is followed. What crashes have left in the folder before
+    is removed.
     """
-    unfinished = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")  # keeps the file's ending
+    remove_leftovers(path.parent)
+    unfinished = temporary_path(path)
     try:
-        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NO_FOLLOW, 0o666))
-        yield unfinished
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
-        unfinished.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
-        os.replace(unfinished, path)
-        sync_folder(path.parent)  # the new name, too, survives a loss of power
-    except BaseException as error:
+        with naming(path):
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NO_FOLLOW, 0o666))
+            yield unfinished
+            with unfinished.open("rb+") as file:
+                os.fsync(file.fileno())
+            unfinished.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
+            os.replace(unfinished, path)
+            sync_folder(path.parent)  # the new name, too, survives a loss of power
+    except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(path)  # "No space left on device" alone does not say where
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Lets errors of writing name the file: "No space left on device" alone does not say where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -63,22 +79,53 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
+def temporary_path(path: Path) -> Path:
+    """A new hidden name beside a path, for what is not finished. It tells whose it is, and keeps the file's ending."""
+    own = f".tmp-{os.getpid()}-{_where()}-{secrets.token_hex(4)}"
+    return path.with_name(f"{own}-{path.name[-_NAME_LENGTH:]}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one of `temporary_path`'s."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of ours whose process has died, or that are a day old."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        found = _TEMPORARY.fullmatch(path.name)
-        if found and not path.is_symlink() and path.is_file() and _is_stale(path, int(found["pid"])):
-            path.unlink(missing_ok=True)
-
-
-def _is_stale(path: Path, pid: int) -> bool:
+    """Remove temporary files and folders of ours whose process has died, or that nobody has touched for a day."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        pass
-    return pid != os.getpid() and time.time() - path.stat().st_mtime > _OLD
+        paths = list(folder.iterdir())
+    except OSError:  # there is none, or it is somebody else's
+        return
+    for path in paths:
+        found = _TEMPORARY.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # what we may not see or remove stays
+            if found and not path.is_symlink() and _is_stale(path, int(found["pid"]), found["where"]):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+
+
+def _is_stale(path: Path, pid: int, where: str) -> bool:
+    """Only of a process that would be found here is it known that it has died; of all others, time tells."""
+    if where == _where():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            pass
+    newest = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    return time.time() - newest > _OLD
+
+
+@cache
+def _where() -> str:
+    """A mark of this machine, its boot and this container: beyond them, a process number means another process."""
+    told = [platform.node()]
+    with contextlib.suppress(OSError):  # Linux alone tells
+        told += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
 
 
 @contextmanager
@@ -91,7 +138,7 @@ def open_own(path: Path, mode: str) -> Iterator[IO[bytes]]:
         if error.errno in (errno.ELOOP, errno.EMLINK) or path.is_symlink():
             raise _link(path) from error
         raise
-    with os.fdopen(opened, mode) as file:
+    with naming(path), os.fdopen(opened, mode) as file:
         yield file
 
 

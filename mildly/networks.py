@@ -29,6 +29,15 @@ def mlp(sizes: Sequence[int], slope: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def with_dropout(network: nn.Sequential, x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
+    """What an MLP makes of x while that share of its hidden units is dropped, by draws of an explicit generator."""
+    for layer in network:
+        x = layer(x)
+        if dropout and isinstance(layer, nn.ReLU):
+            x = x * torch.empty_like(x).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+    return x
+
+
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers from an explicit generator, so that runs can be repeated to the bit."""
     return torch.randn(tuple(shape), generator=generator, device=like.device, dtype=like.dtype)

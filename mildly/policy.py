@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -193,6 +194,9 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     if len(spec["hidden_dims"]) > len(found):
         raise ValueError(f"{len(spec['hidden_dims'])} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
+    for name, expected in get_type_hints(ACTORS[kind].__init__).items():
+        if expected is float and name in spec and not math.isfinite(spec[name]):
+            raise ValueError(f"{name} is {spec[name]}")
     with torch.device("meta"):  # shapes without memory
         planned = {name: tuple(tensor.shape) for name, tensor in ACTORS[kind](**spec).state_dict().items()}
     if planned != found:

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
 from mildly.files import (
     atomic_write,
+    is_temporary,
     open_own,
     parse_json,
     plain_name,
@@ -54,7 +57,15 @@ _LEAST = {
 _MOST = {"seed": 2**32 - 1, "threads": 1024} | dict.fromkeys(
     ("steps", "eval_every", "episodes", "log_every", "checkpoint_every"), 10**15
 )
-_TEXTS = {"algorithm": str, "preset": str, "config": dict, "device": str, "variant": str, "tensorboard": bool}
+_TYPES = {
+    "algorithm": str,
+    "preset": str,
+    "config": dict,
+    "device": str,
+    "variant": str,
+    "tensorboard": bool,
+    "reading": dict,
+}
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PEAK = "peak_megabytes"
 _PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
@@ -94,6 +105,8 @@ class Plan:
     tensorboard: bool = False
     variant: str = ""
     """What a sweep calls this run's settings, such as `lam=0.5`; empty for a run of its own."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """The options that a raw log was read with."""
 
     @property
     def flat_config(self) -> dict[str, Any]:
@@ -103,7 +116,7 @@ class Plan:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if not isinstance(value, int):
+            if type(value) is not int:
                 raise MildlyError(f"{name} must be a whole number, got {value!r}.")
             if value < least:
                 raise MildlyError(f"{name} must be at least {least}, got {value}.")
@@ -118,13 +131,13 @@ class Run:
     path: Path
 
     def check_free(self) -> None:
-        """A folder that holds a run, or anything else, is never touched."""
+        """A folder that holds a run, or anything but what a killed start may have left, is never touched."""
         path = self.path
         if (path / "run.json").exists():
             raise MildlyError(
                 f"{path}: holds a run already. Go on with 'mildly train --resume {path}', or choose another --out."
             )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or not all(map(is_temporary, path.iterdir()))):
             raise MildlyError(f"{path}: exists and is not an empty folder. Choose another --out.")
 
     @classmethod
@@ -229,17 +242,31 @@ class Run:
     def write_plan(self, plan: Plan) -> None:
         """Replace `run.json`; the versions stay those that the run was begun with."""
         path = self.path / "run.json"
-        begun_with = read_own_json(path)["versions"] if path.exists() else versions()
+        begun_with = read_own_json(path).get("versions", {}) if path.exists() else versions()
         values = {"format": FORMAT, **dataclasses.asdict(plan), "data": plan.data.to_json(), "versions": begun_with}
         write_json(path, json.loads(json.dumps(values)))
 
     def metrics(self, phase: str | None = None) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` about the main steps, or about a phase before them."""
-        return [line for line in _read_lines(self.path / "metrics.jsonl") if line.get("phase") == phase]
+        path = self.path / "metrics.jsonl"
+        lines = [line for line in _read_lines(path) if line.get("phase") == phase]
+        for line in lines:
+            if not all(is_number(value) for name, value in line.items() if name != "phase"):
+                raise MildlyError(f"{path}: damaged (step {line['step']} has something else than numbers).")
+        return lines
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of `evaluations.jsonl`."""
-        return _read_lines(self.path / "evaluations.jsonl")
+        """The lines of `evaluations.jsonl`: increasing steps, numbers of episodes, and their means."""
+        path = self.path / "evaluations.jsonl"
+        lines = [{"score": None, **line} for line in _read_lines(path)]
+        if any(before["step"] >= after["step"] for before, after in pairwise(lines)):
+            raise MildlyError(f"{path}: damaged (steps that do not increase).")
+        for line in lines:
+            if not all(_are_numbers(line.get(name)) for name in ("returns", "scores", "lengths")):
+                raise MildlyError(f"{path}: damaged (step {line['step']} has something else than numbers).")
+            if not is_number(line.get("mean_return")) or not (line["score"] is None or is_number(line["score"])):
+                raise MildlyError(f"{path}: damaged (step {line['step']} has no mean_return or no sound score).")
+        return lines
 
     def timing(self) -> dict[str, float]:
         """Seconds spent so far, by what they were spent on; empty before the first checkpoint."""
@@ -293,7 +320,7 @@ class Run:
 
 def _check_types(plan: Mapping[str, Any]) -> None:
     """Raise where a plan from a file has something of another type; numbers are checked by the plan itself."""
-    for name, kind in _TEXTS.items():
+    for name, kind in _TYPES.items():
         if name in plan and not isinstance(plan[name], kind):
             raise TypeError(f"{name} is {plan[name]!r}")
     for name in ("dataset", "env"):
@@ -311,6 +338,20 @@ def flatten(values: Any) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def is_number(value: Any) -> bool:
+    """Whether something from a file is a finite number."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def is_step(value: Any) -> bool:
+    """Whether something from a file is a number of steps that a run may have."""
+    return type(value) is int and 0 <= value <= _MOST["steps"]
+
+
+def _are_numbers(values: Any) -> bool:
+    return values is None or (isinstance(values, list) and all(map(is_number, values)))
 
 
 def training_seconds(seconds: Mapping[str, float]) -> float:
@@ -348,7 +389,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         read = [parse_json(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        if not all(isinstance(line, dict) and type(line.get("step")) is int for line in read):
+        if not all(isinstance(line, dict) and is_step(line.get("step")) for line in read):
             raise ValueError("a line without a step")
         return read
     except ValueError as error:

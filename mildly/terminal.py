@@ -5,33 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from mildly.errors import printable
 
 
 class SafeConsole(Console):
-    """A rich console in which only rich itself sends control sequences."""
+    """A rich console in which only rich itself sends control sequences; nothing in a text is taken for markup."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.push_render_hook(_Cleaning())
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
-
-class _Cleaning(RenderHook):
-    """Wraps all that is printed."""
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Clean(renderable) for renderable in renderables]
-
-
-class _Clean:
-    """A renderable whose text is harmless; its styles stay."""
-
-    def __init__(self, inner: ConsoleRenderable) -> None:
-        self.inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in console.render(self.inner, options):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Every text on its way to the screen: printed lines, cells of tables, and what bars and live tables show."""
+        for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)

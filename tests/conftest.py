@@ -26,10 +26,11 @@ from mildly.data.convert import convert
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
+from mildly.files import temporary_path
 from mildly.networks import Critics
 from mildly.run import Run
 from mildly.training import checkpoint
-from mildly.training.loop import train
+from mildly.training.offline import train
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", deadline=None, max_examples=40, derandomize=True)
@@ -268,13 +269,23 @@ def run_fields(algorithm: str) -> dict[str, Any]:
 
 def train_tiny(algorithm: str, out: Path, **given: Any) -> Run:
     """A tiny run in this process."""
-    return train(algorithm, **{"dataset": "pendulum-mixed", **SCHEDULE, **run_fields(algorithm), **given}, out=out)
+    return train(
+        algorithm,
+        **{"dataset": "pendulum-mixed", "preset": "paper", **SCHEDULE, **run_fields(algorithm), **given},
+        out=out,
+    )
 
 
 def train_args(algorithm: str, out: Path | str, **given: Any) -> list[str]:
     """The arguments of `mildly` for the run that `train_tiny` makes."""
     args = ["train", algorithm, "--out", str(out)]
-    for name, value in {"dataset": "pendulum-mixed", **SCHEDULE, **run_fields(algorithm), **given}.items():
+    for name, value in {
+        "dataset": "pendulum-mixed",
+        "preset": "paper",
+        **SCHEDULE,
+        **run_fields(algorithm),
+        **given,
+    }.items():
         values = () if value is True else value if isinstance(value, tuple) else (value,)
         args += [f"--{name.replace('_', '-')}", *map(str, values)]
     return args
@@ -295,6 +306,11 @@ def unsealed(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(path.read_text())
     values.pop("digest", None)
     return values
+
+
+def left_by(pid: int, path: Path) -> Path:
+    """Where a process of this machine that was killed may have left an unfinished file."""
+    return path.with_name(temporary_path(path).name.replace(f".tmp-{os.getpid()}-", f".tmp-{pid}-"))
 
 
 def content(run: Path) -> dict[str, Any]:

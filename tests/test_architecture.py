@@ -50,7 +50,7 @@ def test_a_file_imports_only_from_its_own_layer_or_below(path):
 
 def test_theory_knows_nothing_of_the_deep_part():
     for path in (PACKAGE / "theory").rglob("*.py"):
-        assert imports_of(path) <= {"errors", "theory"}
+        assert imports_of(path) <= {"errors", "files", "theory"}
 
 
 def test_reading_data_and_asking_for_help_load_no_torch():
@@ -73,3 +73,27 @@ def test_files_stay_small(path):
             doc = ast.get_docstring(node, clean=False) or ""
             length = (node.end_lineno or 0) - node.lineno + 1 - len(doc.splitlines())
             assert length <= 60, f"{node.name} has {length} lines"
+
+
+def is_ours(node: ast.expr) -> bool:
+    """Whether text can hold nobody else's words: a constant, JSON (which escapes), or both together."""
+    if isinstance(node, ast.Name):
+        return node.id.isupper() or node.id.startswith("__")
+    if isinstance(node, ast.JoinedStr):
+        return all(is_ours(part.value) for part in node.values if isinstance(part, ast.FormattedValue))
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "json.dumps"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_names_in_files_reach_a_terminal_only_through_what_cleans_them(path):
+    """That is `SafeConsole`, and `tell` for a line on standard error."""
+    name = str(path.relative_to(PACKAGE))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rich"):
+            assert name == "terminal.py" or not {"Console", "print"} & {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            assert not [alias.name for alias in node.names if alias.name.split(".")[0] == "rich"]
+        elif isinstance(node, ast.Attribute):
+            assert ast.unparse(node) not in ("sys.stdout.write", "sys.stderr.write")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            assert name == "errors.py" or all(map(is_ours, node.args)), f"{name}:{node.lineno}"

@@ -19,7 +19,7 @@ from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.experiments.spec import Spec, expand
 from mildly.experiments.sweep_data import check_data
-from mildly.training.loop import resume, train
+from mildly.training.offline import resume, train
 
 TINY = {**tiny_fields(ALGORITHMS["bc"]), "steps": 4, "log_every": 2, "checkpoint_every": 2}
 NEEDED = "evaluating and collecting need a simulator, and gymnasium is not installed. Install it with: pip install "

@@ -17,7 +17,7 @@ from mildly.behavior import BehaviorConfig
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.run import OtherFormat, Run
-from mildly.training.loop import resume, train
+from mildly.training.offline import resume, train
 
 
 @pytest.fixture(scope="module")

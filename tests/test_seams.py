@@ -28,7 +28,7 @@ from mildly.data.dataset import Dataset
 from mildly.networks import mlp
 from mildly.optimizer import minimize
 from mildly.policy import load_policy
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
 # A sequence policy: it acts on its last K observations and on the return that it still aims at.
 

@@ -29,7 +29,7 @@ class Holder(Stateful):
 
 
 def through_a_file(state: dict[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
-    checkpoint.save(path, state, {})
+    checkpoint.save(path, state, {"step": 0})
     return checkpoint.load(path)[0]
 
 
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line_that_says_so(
     path = tmp_path / "checkpoint.safetensors"
     with monkeypatch.context() as other:
         other.setattr(checkpoint, "FORMAT", number)
-        checkpoint.save(path, learner(1).state_dict(), {})
+        checkpoint.save(path, learner(1).state_dict(), {"step": 0})
     with pytest.raises(MildlyError) as caught:
         checkpoint.load(path)
     advice = "Train it again, or use that version."

@@ -8,9 +8,12 @@ One step on a batch of B transitions (s, a, r, s', d), d marking terminal states
               A = min_j Q_j(s, a) - min_j Q_j(s, a~),  a~ ~ pi(.|s)
     targets   theta' <- tau theta + (1 - tau) theta'
 
-Both losses are computed before either step. The preset `hand` is what the authors do on robot hands that are paid -1
-until they succeed: a smaller actor, a~ the policy's mean, A at most 0.5, no value above 0 and no terminal states.
-On the Adroit data sets, whose rewards are not like that, `paper` takes the first three.
+Both losses are computed before either step. The weights are relative to the batch, so B is part of the method: the
+authors draw 128 transitions in their offline phase, which is what is done here, and 1024 once they collect online.
+
+The preset `hand` is what the authors do on robot hands that are paid -1 until they succeed: beta 0.5, a smaller actor,
+a~ the policy's mean, A at most 0.5, no value above 0 and no terminal states. On the Adroit data sets, whose rewards are
+not like that, `paper` takes the first four.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from torch import Tensor
 from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import batch_weights, family_fields, require_log_std, weighted_bc_loss
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require, require_widths
+from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require, require_widths
 from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
@@ -42,8 +45,8 @@ _HAND_ACTOR: dict[str, Any] = {"beta": 0.5, "actor_hidden_dims": (256, 256), "ad
 class AWACConfig(ActorCriticConfig):
     """Hyperparameters of AWAC; the defaults are its authors' for MuJoCo."""
 
-    batch_size: int = 1024
-    """Transitions in a minibatch."""
+    batch_size: int = 128
+    """Transitions in a minibatch, over which the weights are a softmax."""
     hidden_dims: tuple[int, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
     actor_hidden_dims: tuple[int, ...] = (256, 256, 256, 256)
@@ -83,6 +86,7 @@ class AWAC(Algorithm):
     config: AWACConfig
     actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {**DEFAULT, "actor_hidden_dims": (256, 256)},
         "paper": {},
         "hand": {**_HAND_ACTOR, "value_ceiling": 0.0, "ignore_terminals": True},
         "small": {**SMALL, "actor_hidden_dims": (128, 128)},

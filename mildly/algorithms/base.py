@@ -30,9 +30,15 @@ class Algorithm(Stateful, ABC):
     """A learner. Subclasses build their networks in `build` and learn in `update`."""
 
     Config: ClassVar[type[Any]] = AlgorithmConfig
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
-    """Named sets of config fields. `paper` is the default everywhere."""
-    PRESET_NOTES: ClassVar[Mapping[str, str]] = {"paper": "as published", "small": "small networks, for a first look"}
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {"normalize_observations": True}, "paper": {}}
+    """Named sets of config fields: `default` for new data, `paper` for the tables of the paper, and others."""
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        "default": "for data of your own",
+        "paper": "as published",
+        "small": "small networks, for small tasks and a first look",
+    }
+    PRESET_STEPS: ClassVar[Mapping[str, int]] = {"default": 100_000, "small": 20_000}
+    """How many steps a preset takes, if not the paper's million."""
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
     """The few fields that people change first."""
     DERIVED: ClassVar = frozenset({"config", "observation_size", "action_size", "device", "preprocessing", "notes"})
@@ -76,6 +82,11 @@ class Algorithm(Stateful, ABC):
     def phases(self) -> list[Phase]:
         """What is trained before the main steps, in order."""
         return [] if self.extras is None else self.extras.phases(self.warm_up, self.actor)
+
+    @classmethod
+    def steps_of(cls, preset: str) -> int:
+        """How many main steps a training takes unless it is told."""
+        return cls.PRESET_STEPS.get(preset, 1_000_000)
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:

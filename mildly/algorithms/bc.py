@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mildly.actors import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import AlgorithmConfig, require, require_widths
+from mildly.algorithms.config import DEFAULT, SMALL, AlgorithmConfig, require, require_widths
 from mildly.data.batches import Batch
 from mildly.data.dataset import Dataset
 from mildly.data.select import best_episodes
@@ -64,6 +64,7 @@ class BC(Algorithm):
     Config = BCConfig
     config: BCConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": DEFAULT,
         "paper": {},
         "mse": {"hidden_dims": (256, 256), "objective": "mse", "normalize_observations": True},
         "polixir": {
@@ -73,7 +74,7 @@ class BC(Algorithm):
             "log_std_min": -10.0,
             "log_std_max": 1.0,
         },
-        "small": {"hidden_dims": (128, 128), "batch_size": 128, "actor_lr": 1e-3},
+        "small": {name: value for name, value in SMALL.items() if name != "critic_lr"},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
         **Algorithm.PRESET_NOTES,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -42,7 +43,15 @@ def require_widths(field: str, widths: tuple[int, ...]) -> None:
     require(all(width <= _WIDEST for width in widths), field, f"at most {_WIDEST:,} each", widths)
 
 
-SMALL: dict[str, Any] = {"hidden_dims": (128, 128), "batch_size": 128, "actor_lr": 1e-3, "critic_lr": 1e-3}
+DEFAULT: dict[str, Any] = {"hidden_dims": (256, 256), "normalize_observations": True}
+"""What the preset `default` of every algorithm begins with: what suits data in any units."""
+SMALL: dict[str, Any] = {
+    "hidden_dims": (128, 128),
+    "batch_size": 128,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "normalize_observations": True,
+}
 """The preset `small` of algorithms with an actor and critics, for small tasks and first looks."""
 KEYS: tuple[str, ...] = ("gamma", "hidden_dims", "batch_size", "actor_lr", "critic_lr", "normalize_observations")
 """The fields of these that people change first."""
@@ -102,10 +111,16 @@ def field_types(config: type[Any]) -> dict[str, Any]:
 
 def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: Mapping[str, Any]) -> Any:
     """A config from a preset, the paper's values for the data set, and the user's own fields, the last winning."""
-    if preset not in algorithm.PRESETS:
-        raise unknown_name("preset", preset, algorithm.PRESETS)
-    known = {**algorithm.PRESETS[preset], **algorithm.for_dataset(dataset, preset)}
+    known = {**preset_fields(algorithm, preset), **algorithm.for_dataset(dataset, preset)}
     return build_config(algorithm, {**known, **flatten(fields)})
+
+
+def preset_fields(algorithm: type[Algorithm], preset: str) -> Mapping[str, Any]:
+    """What a preset sets. Every algorithm has a `default`: the config's own values, where it names no others."""
+    presets = {"default": {}, **algorithm.PRESETS}
+    if preset not in presets:
+        raise unknown_name("preset", preset, presets)
+    return presets[preset]
 
 
 def build_config(algorithm: type[Algorithm], fields: Mapping[str, Any]) -> Any:
@@ -117,13 +132,17 @@ def build_config(algorithm: type[Algorithm], fields: Mapping[str, Any]) -> Any:
 
 def check_fields(algorithm: type[Algorithm], preset: str, fields: Mapping[str, Any]) -> None:
     """Raise where a preset or a field is unknown or of the wrong type, before the data are read."""
-    if preset not in algorithm.PRESETS:
-        raise unknown_name("preset", preset, algorithm.PRESETS)
+    preset_fields(algorithm, preset)
     _check_types(algorithm, flatten(fields))
 
 
+@cache
+def _types_of(algorithm: type[Algorithm]) -> dict[str, Any]:
+    return field_types(algorithm.Config)
+
+
 def _check_types(algorithm: type[Algorithm], fields: Mapping[str, Any]) -> None:
-    types = field_types(algorithm.Config)
+    types = _types_of(algorithm)
     for name, value in fields.items():
         if name not in types:
             raise unknown_name("hyperparameter", name, types)

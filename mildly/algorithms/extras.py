@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,8 @@ class Extras:
     return_mix: float = 0.0
     """Weight of the data's own discounted returns in the critics' targets, from 0 (none) to 1 (nothing else). 0.1 suits
     data of one policy, or of a few."""
+    return_mix_ends: Literal["all", "terminated"] = "all"
+    """Which episodes' returns are mixed: of all, or of those alone that terminate, whose returns are exact."""
     bc_warmup_steps: int = 0
     """Steps before the main ones in which the actor clones the data's actions while the critics learn."""
     policy_ema: float | None = None
@@ -68,6 +70,8 @@ class Extras:
 
     def __post_init__(self) -> None:
         require(0 <= self.return_mix <= 1, "extras.return_mix", "in [0, 1]", self.return_mix)
+        known = self.return_mix_ends in ("all", "terminated")
+        require(known, "extras.return_mix_ends", "'all' or 'terminated'", self.return_mix_ends)
         require(self.bc_warmup_steps >= 0, "extras.bc_warmup_steps", "at least 0", self.bc_warmup_steps)
         average = self.policy_ema
         require(average is None or 0 < average <= 1, "extras.policy_ema", "in (0, 1]", average)
@@ -111,7 +115,7 @@ class ActorCriticExtras(Stateful):
             return {}
         ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
         rewards, ends = (torch.from_numpy(np.array(x, dtype=np.float32)).to(device) for x in (scaled.rewards, ended))
-        return returns.mixed(rewards, ends, c.return_mix)
+        return returns.mixed(rewards, ends, c.return_mix, terminated_only=c.return_mix_ends == "terminated")
 
     def phases(self, warm_up: Callable[[Batch], Metrics], actor: Actor) -> list[Phase]:
         """The warm-up, if asked for."""

@@ -11,7 +11,8 @@ Actor and critics see V after its step. With t = 1/2 V is the value of the data'
 nearer V comes to the value of the best action that the data show.
 
 On the MuJoCo data sets rewards are multiplied by 1000 / (best - worst return of an episode), as the authors do. On the
-Adroit ones they are not, beta is 0.5 and a tenth of the actor's hidden units is dropped in training.
+Adroit ones they are not, beta is 0.5 and a tenth of the actor's hidden units is dropped in training. The actor's
+learning rate falls along half a cosine over the steps of the method: a warm-up comes before it, at the full rate.
 """
 
 from __future__ import annotations
@@ -34,11 +35,10 @@ from mildly.algorithms.advantage import (
     weighted_bc_loss,
 )
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require
+from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require
 from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
-from mildly.errors import MildlyError
 from mildly.networks import Critics, frozen_copy, mlp, orthogonal_, polyak_update, td_loss
 from mildly.optimizer import minimize
 
@@ -63,7 +63,7 @@ class IQLConfig(ActorCriticConfig):
     value_lr: float = 3e-4
     """Learning rate of V."""
     decay_steps: int | None = 1_000_000
-    """Steps in which the actor's learning rate falls to 0, along half a cosine; None keeps it as it is."""
+    """Main steps in which the actor's learning rate falls to 0, along half a cosine; None keeps it as it is."""
     dropout: float = 0.0
     """Share of the actor's hidden units that is left out in each of its training steps."""
     log_std_min: float = -5.0
@@ -92,6 +92,7 @@ class IQL(Algorithm):
     config: IQLConfig
     actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {**DEFAULT, "decay_steps": None, "reward_scaling": True},
         "paper": {},
         "small": {**SMALL, "value_lr": 1e-3, "decay_steps": None},
     }
@@ -128,7 +129,9 @@ class IQL(Algorithm):
     def preprocess(self, dataset: Dataset) -> Preprocessing:
         """Besides normalization, the scale of the rewards, and actions that a tanh can reach."""
         scale = reward_scale(dataset) if self.config.reward_scaling else 1.0
-        return dataclasses.replace(super().preprocess(dataset), reward_scale=scale, action_limit=ACTION_LIMIT)
+        if scale is None:
+            self.notes += ("all episodes have the same return, so there is no range to scale the rewards by",)
+        return dataclasses.replace(super().preprocess(dataset), reward_scale=scale or 1.0, action_limit=ACTION_LIMIT)
 
     def update(self, batch: Batch) -> Metrics:
         """One step of V, actor, critics and targets."""
@@ -141,8 +144,7 @@ class IQL(Algorithm):
         return metrics
 
     def warm_up(self, batch: Batch) -> Metrics:
-        """The same, with an actor that clones all actions alike."""
-        self.decay_learning_rate()
+        """The same, with an actor that clones all actions alike, at its full learning rate."""
         metrics = self.update_value(batch, self.min_target_q(batch))
         metrics |= clone(self.bc_loss(batch), self.actor_optimizer)
         metrics |= self.update_critics(batch)
@@ -208,7 +210,7 @@ class IQL(Algorithm):
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * next_values
 
     def decay_learning_rate(self) -> None:
-        """The actor's learning rate on its way down half a cosine."""
+        """The actor's learning rate on its way down half a cosine, one main step further."""
         c = self.config
         self.updates += 1
         if c.decay_steps is not None:
@@ -216,13 +218,8 @@ class IQL(Algorithm):
             self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def reward_scale(dataset: Dataset) -> float:
-    """What to multiply rewards with so that the returns of the best and the worst episode are 1000 apart."""
-    returns = dataset.episode_returns()
+def reward_scale(dataset: Dataset) -> float | None:
+    """What to multiply rewards with so that the best and the worst return are 1000 apart; None if they are equal."""
+    returns = dataset.known_returns()
     spread = float(returns.max() - returns.min())
-    if spread == 0:
-        raise MildlyError(
-            f"{dataset.meta.name}: all episodes have the return {returns[0]:.6g}, so there is no range to scale the "
-            "rewards by. Train with reward_scaling off."
-        )
-    return RETURN_RANGE / spread
+    return RETURN_RANGE / spread if spread > 0 else None

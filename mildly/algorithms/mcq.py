@@ -47,7 +47,8 @@ class MildConfig(ActorCriticConfig):
     """Weight of the data's temporal-difference (TD) error against the term of out-of-distribution (OOD) actions, in
     (0, 1]. 1 leaves that term out; auto adapts it while training."""
     ood_weight: float | None = None
-    """c in TD error + c * OOD term, the authors' other way to weigh the two. Takes the place of lam."""
+    """c in TD error + c * OOD term, the authors' other way to weigh the two. Takes the place of lam, and trains like
+    lam = 1 / (1 + c), since Adam does not know the scale of a loss."""
     num_actions: int = 10
     """N: behavior actions drawn in each state; the best of them is the pseudo target of OOD actions."""
     ood_actions: int | None = None
@@ -189,7 +190,7 @@ class MCQ(MildlyConservative, SAC):
         """One step of Algorithm 1."""
         c = self.config
         metrics = self.behavior.update(batch) if self.joint else {}  # line 5
-        drawn = self.actor(batch.observations).rsample(self.generator)
+        drawn = self.distribution(batch.observations).rsample(self.generator)
         metrics |= self.update_temperature(drawn) if c.alpha_first else {}
         metrics |= self.update_critics(batch)  # lines 6 to 9
         metrics = self.update_actor(batch, drawn) | metrics  # line 10
@@ -200,5 +201,5 @@ class MCQ(MildlyConservative, SAC):
     @torch.no_grad()
     def policy_actions(self, observations: Tensor, n: int) -> Tensor:
         """N draws per state, without gradients; the actor runs once per state."""
-        draws: Tensor = self.actor(observations).sample(n, self.ood_generator)
+        draws: Tensor = self.distribution(observations, self.ood_generator).sample(n, self.ood_generator)
         return draws

@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mildly.actors import RSample, TanhGaussianActor
+from mildly.actors import RSample, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require
+from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require
 from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
 from mildly.data.batches import Batch
 from mildly.networks import Critics, frozen_copy, polyak_update, td_loss
@@ -46,6 +46,10 @@ class SACConfig(ActorCriticConfig):
     """Entropy that alpha steers towards; minus the number of action dimensions if not given."""
     alpha_first: bool = True
     """Update alpha before the critics, as the official MCQ code does; otherwise after the actor."""
+    alpha_max: float | None = None
+    """The most that alpha may be; no limit if not given."""
+    actor_dropout: float = 0.0
+    """Share of the actor's hidden units that are dropped while training. It acts with all of them."""
     extras: AnchoredExtras = AnchoredExtras()
     """Options beyond the method."""
 
@@ -54,6 +58,8 @@ class SACConfig(ActorCriticConfig):
         require(self.alpha_lr >= 0, "alpha_lr", "at least 0", self.alpha_lr)
         require(self.initial_alpha > 0, "initial_alpha", "positive", self.initial_alpha)
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
+        require(self.alpha_max is None or self.alpha_max > 0, "alpha_max", "positive", self.alpha_max)
+        require(0 <= self.actor_dropout < 1, "actor_dropout", "in [0, 1)", self.actor_dropout)
 
 
 class SAC(Algorithm):
@@ -64,6 +70,7 @@ class SAC(Algorithm):
     extras: ActorCriticExtras
     actor: TanhGaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": DEFAULT,
         "paper": {},
         "small": {**SMALL, "alpha_lr": 1e-3},
     }
@@ -88,7 +95,7 @@ class SAC(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
         c = self.config
-        drawn = self.actor(batch.observations).rsample(self.generator)
+        drawn = self.distribution(batch.observations).rsample(self.generator)
         metrics = self.update_temperature(drawn) if c.alpha_first else {}
         metrics |= self.update_critics(batch)
         metrics = self.update_actor(batch, drawn) | metrics
@@ -102,13 +109,24 @@ class SAC(Algorithm):
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 
+    def distribution(self, observations: Tensor, generator: torch.Generator | None = None) -> TanhGaussian:
+        """The policy in training, with dropout if asked for; its draws are the policy's, or a given generator's."""
+        pi: TanhGaussian = self.actor(observations, self.config.actor_dropout, generator or self.generator)
+        return pi
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature, without gradients."""
+        alpha, most = self.log_alpha.detach().exp(), self.config.alpha_max
+        return alpha if most is None else alpha.clamp(max=most)
+
     def update_temperature(self, drawn: RSample) -> Metrics:
         """Raise alpha where the policy's entropy is below its target, lower it where above."""
         log_prob, target = drawn.log_prob.detach(), self.config.target_entropy
         entropy = -float(self.action_size) if target is None else target
         if self.config.alpha_lr:
             minimize(-(self.log_alpha * (log_prob + entropy)).mean(), self.alpha_optimizer)
-        return {"alpha": self.log_alpha.detach().exp(), "entropy": -log_prob.mean()}
+        return {"alpha": self.alpha, "entropy": -log_prob.mean()}
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics towards y; they share no weights, so one backward pass serves both."""
@@ -120,9 +138,9 @@ class SAC(Algorithm):
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:
         """y = r + gamma (1 - d) [min_j Q'_j(s', a') - alpha log pi(a'|s')]."""
-        next_actions, log_prob = self.actor(batch.next_observations).rsample(self.generator)
+        next_actions, log_prob = self.distribution(batch.next_observations).rsample(self.generator)
         min_q: Tensor = self.target_critics(batch.next_observations, next_actions).amin(dim=0)
-        value: Tensor = min_q - self.log_alpha.exp() * log_prob
+        value: Tensor = min_q - self.alpha * log_prob
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
 
     def update_actor(self, batch: Batch, drawn: RSample) -> Metrics:
@@ -135,7 +153,7 @@ class SAC(Algorithm):
         """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~), and the anchor if asked for."""
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
         min_q = values.amin(dim=0)
-        loss = (self.log_alpha.detach().exp() * drawn.log_prob - min_q).mean()
+        loss = (self.alpha * drawn.log_prob - min_q).mean()
         if self.config.extras.bc_weight:
             loss = loss + self.extras.anchor(self.bc_loss(batch), self.last_td_loss / self.critics.ensemble)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
@@ -143,5 +161,5 @@ class SAC(Algorithm):
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
-        log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
+        log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions)
         return -log_prob.mean()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mildly.actors import DeterministicActor
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import KEYS, SMALL, ActorCriticConfig, require_at_least
+from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require_at_least
 from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
 from mildly.data.batches import Batch
 from mildly.networks import Critics, frozen_copy, normal, polyak_update, td_loss
@@ -56,6 +56,7 @@ class TD3(Algorithm):
     extras: ActorCriticExtras
     actor: DeterministicActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": DEFAULT,
         "paper": {},
         "small": SMALL,
     }

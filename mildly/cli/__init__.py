@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
-from mildly.errors import MildlyError, printable, unknown_name
+from mildly.errors import MildlyError, tell, unknown_name
+from mildly.training.signals import stop_signals
 
 COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
@@ -44,20 +45,21 @@ First steps:
 
 @contextmanager
 def _ending_tidily() -> Iterator[None]:
-    """SIGTERM unwinds the program as Ctrl-C does, so that nothing half-written stays behind."""
+    """SIGTERM and its like unwind the program as Ctrl-C does, so that nothing half-written stays behind."""
 
     def end(number: int, frame: object) -> None:
-        print("terminated", file=sys.stderr)
+        tell("terminated")
         raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -95,10 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MildlyError as error:
         if debug:
             raise
-        print(f"error: {printable(error)}", file=sys.stderr)
+        tell(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `mildly data list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -106,5 +108,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that may not be read
         if debug:
             raise
-        print(f"error: {printable(error)}", file=sys.stderr)
+        tell(f"error: {error}")
         return 2

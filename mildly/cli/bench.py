@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
-from mildly.errors import MildlyError, unknown_name
+from mildly.errors import MildlyError, tell, unknown_name
 
-DEFAULT_PRESETS = ("paper", "official", "fast")
+DEFAULT_PRESETS = ("paper", "official", "default")
 
 
 @dataclass
@@ -67,7 +66,7 @@ def main(args: Sequence[str]) -> int:
         if preset not in known:
             raise unknown_name("preset", preset, known)
     pairs = [(name, preset) for name in options.algorithm for preset in options.preset if preset in presets[name]]
-    print(f"measuring {', '.join(f'{name} ({preset})' for name, preset in pairs)} by turns ...", file=sys.stderr)
+    tell(f"measuring {', '.join(f'{name} ({preset})' for name, preset in pairs)} by turns ...")
     device = resolve_device(options.device)
     candidates = []
     for name, preset in pairs:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
+from mildly.errors import tell
+from mildly.terminal import SafeConsole
 
 
 @dataclass
@@ -42,14 +42,14 @@ def main(args: Sequence[str]) -> int:
     )
     from mildly.evaluation.evaluate import evaluate
 
-    errors = Console(stderr=True)
+    errors = SafeConsole(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("episodes", total=options.episodes)
 
         def ended(done: int) -> None:
             progress.update(bar, completed=done)
             if not errors.is_terminal:
-                print(f"{done}/{options.episodes} episodes", file=sys.stderr)
+                tell(f"{done}/{options.episodes} episodes")
 
         result = evaluate(options.run, env=options.env, episodes=options.episodes, seed=options.seed, progress=ended)
     if options.json:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from mildly.cli.flags import Flag
+from mildly.terminal import SafeConsole
 
 _WIDEST, _LEFT = 100, 30
 _STYLES = {r"^usage:": "bold", r"(?<![\w-])--?[a-z]([\w.-]*\w)?": "cyan", r"\((default [^)]*|required)\)$": "dim"}
@@ -64,7 +64,7 @@ class Page:
 
     def show(self) -> None:
         """Print the page, as wide as the terminal up to a limit; in colors on a terminal only."""
-        out = Console(highlight=False, markup=False, emoji=False)
+        out = SafeConsole()
         out.print(Text("\n").join(self.lines(min(out.width, _WIDEST))), soft_wrap=True)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.table import Table
 
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
-from mildly.errors import printable
 from mildly.terminal import SafeConsole
 
 T = TypeVar("T")
@@ -27,14 +25,8 @@ def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) ->
 
 def console() -> SafeConsole:
     """Standard output; where it is not a terminal, lines are never folded."""
-    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
-    out = SafeConsole(**plain)
-    return out if out.is_terminal else SafeConsole(**plain, width=160)
-
-
-def tell(text: object) -> None:
-    """A line on standard error."""
-    print(printable(text), file=sys.stderr, flush=True)
+    out = SafeConsole(soft_wrap=True)
+    return out if out.is_terminal else SafeConsole(soft_wrap=True, width=160)
 
 
 def table(*columns: str, title: str | None = None) -> Table:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table, tell
-from mildly.errors import MildlyError
+from mildly.cli.output import console, parse, table
+from mildly.errors import MildlyError, tell
+from mildly.files import atomic_write, writable
 from mildly.paper.reproductions import (
     EVAL_EVERY,
     REPRODUCTIONS,
@@ -103,7 +104,7 @@ def main(args: Sequence[str]) -> int:
 def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets: list[str], methods: list[str]) -> int:
     from mildly.experiments.sweep import run_sweep
     from mildly.paper.jobs import jobs_of, parse_fields
-    from mildly.training.loop import Stopped
+    from mildly.training.offline import Stopped
 
     jobs = jobs_of(
         reproduction,
@@ -155,7 +156,8 @@ def _show_table(
         (options.csv, rendering.to_csv),
     ):
         if target:
-            Path(target).write_text(render(filled))
+            with atomic_write(writable(target)) as unfinished:
+                unfinished.write_text(render(filled), encoding="utf-8")
             out.print(f"written: {target}")
 
 

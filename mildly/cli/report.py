@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
+from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from mildly.report.summary import Report
@@ -65,7 +64,7 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-def _print_summary(out: Console, report: Report) -> None:
+def _print_summary(out: SafeConsole, report: Report) -> None:
     from mildly.report.summary import SCORE_NOTE, score_text, sentences, steps_text
 
     rows = table("data set", "algorithm", "score", "", "seeds", "steps")

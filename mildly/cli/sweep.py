@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table, tell
+from mildly.cli.output import console, parse, table
+from mildly.errors import tell
 
 if TYPE_CHECKING:
     from mildly.experiments.spec import Job
@@ -31,8 +32,8 @@ _DESCRIPTION = """Train every combination of algorithms, data sets, fields and s
 
   [mcq.variants.careful]    # named variants, each of them run
   lam = 0.3
-  [mcq.variants.robust]
-  preset = "robust"
+  [mcq.variants.printed]
+  preset = "paper"
 
 The same command resumes a sweep that was stopped or killed.
 """
@@ -63,7 +64,7 @@ def main(args: Sequence[str]) -> int:
     options = parse(SweepOptions, args, prog="mildly sweep", description=_DESCRIPTION)
     from mildly.experiments.spec import expand, read_spec
     from mildly.experiments.sweep import run_sweep
-    from mildly.training.loop import Stopped
+    from mildly.training.offline import Stopped
 
     jobs = expand(read_spec(options.spec))
     out = console()

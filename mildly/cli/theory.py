@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
+from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from mildly.theory.verdict import Claim, Verdict
@@ -111,7 +111,7 @@ def _cells(claim: Claim | None) -> tuple[str, str]:
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal that vanishes at the end; elsewhere a line now and then, if it takes long."""
-    errors = Console(stderr=True)
+    errors = SafeConsole(stderr=True)
     if errors.is_terminal:
         text = TextColumn("checking")
         with Progress(text, BarColumn(bar_width=24), MofNCompleteColumn(), console=errors, transient=True) as bar:
@@ -124,6 +124,6 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         nonlocal said
         if time.monotonic() - said > _PLAIN_SECONDS:
             said = time.monotonic()
-            errors.print(f"checked {done}/{total} processes", highlight=False)
+            errors.print(f"checked {done}/{total} processes")
 
     yield say

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mildly.cli.flags import flags_of, read
+from mildly.cli.flags import Flag, flags_of, read
 from mildly.cli.help import Page, Section, asks_for_help, flag_rows, group_sections, usage_of
 from mildly.cli.marks import Arg
-from mildly.cli.output import console, parse, tell
+from mildly.cli.output import console, parse
 from mildly.data.memory import set_default
-from mildly.errors import MildlyError
+from mildly.data.options import ImportOptions
+from mildly.errors import MildlyError, tell
 
 if TYPE_CHECKING:
     from mildly.algorithms.base import Algorithm
@@ -42,9 +43,9 @@ class Options:
 
     dataset: Annotated[str, Arg(metavar="SET")]
     """A data set's name, file or folder; 'mildly data list' shows the names."""
-    preset: Annotated[str, Arg(metavar="NAME")] = "paper"
+    preset: Annotated[str, Arg(metavar="NAME")] = "default"
     """A named set of hyperparameters, one of those above."""
-    steps: int = 1_000_000
+    steps: int | None = None
     """Gradient steps; phases before them, such as a warm-up, have steps of their own."""
     seed: int = 0
     """Decides all random numbers: the same seed gives the same run, to the bit."""
@@ -55,7 +56,7 @@ class Options:
     episodes: int = 10
     """Episodes of an evaluation."""
     env: Annotated[str | None, Arg(metavar="NAME")] = None
-    """Environment to evaluate in, if not the data set's own."""
+    """Environment to evaluate in, if not the data set's own. A raw log's action bounds are its, unless given."""
     log_every: int = 200
     """Gradient steps between lines of metrics."""
     checkpoint_every: int = 1_000
@@ -70,14 +71,6 @@ class Options:
     """Look at the data first, and refuse what training would go wrong on."""
     tensorboard: bool = False
     """Also write event files for TensorBoard, into the run's folder."""
-
-
-@dataclass
-class ReadingOptions:
-    """How the data are read, which is no property of the run."""
-
-    max_memory: float | None = None
-    """Megabytes that the data of a file may take in memory; half of the machine's by default."""
 
 
 @dataclass
@@ -105,7 +98,7 @@ def main(args: Sequence[str]) -> int:
         options = parse(ResumeOptions, args, prog="mildly train", description=about)
         set_default(options.max_memory)
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
-        return _train(lambda loop: loop.resume(options.resume, **changes))
+        return _train(lambda offline: offline.resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
         _overview(ALGORITHMS).show()
         return 0 if args else 2
@@ -118,9 +111,17 @@ def main(args: Sequence[str]) -> int:
     if asks_for_help(rest):
         help_page(name, kind, rest).show()
         return 0
-    given = read(rest, [*flags_of(Options), *flags_of(ReadingOptions), *flags_of(kind.Config)], f"mildly train {name}")
+    given = read(rest, [*flags_of(Options), *reading_flags(), *flags_of(kind.Config)], f"mildly train {name}")
     set_default(given.pop("max_memory", None))
-    return _train(lambda loop: loop.train(name, **given))
+    reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
+    if reading:
+        given["reading"] = ImportOptions(**reading)
+    return _train(lambda offline: offline.train(name, **given))
+
+
+def reading_flags() -> list[Flag]:
+    """How to read a raw log, as `mildly data convert` has it; --env is the training's own, and means the log's too."""
+    return [flag for flag in flags_of(ImportOptions, group=ImportOptions) if flag.name != "env"]
 
 
 def _overview(algorithms: Mapping[str, type[Algorithm]]) -> Page:
@@ -133,12 +134,11 @@ def help_page(name: str, kind: type[Algorithm], args: Sequence[str]) -> Page:
     """The help of an algorithm. The preset and the data set among the arguments decide the defaults that it shows."""
     from mildly.algorithms.config import make_config
 
-    preset, dataset = _value_of("--preset", args) or "paper", _value_of("--dataset", args)
+    preset, dataset = _value_of("--preset", args) or "default", _value_of("--dataset", args)
     data = _name_in_tables(dataset, _value_of("--data-dir", args)) if dataset else ""
-    run, fields = (
-        [*flags_of(Options), *flags_of(ReadingOptions)],
-        flags_of(kind.Config, make_config(kind, preset, data, {})),
-    )
+    fields = flags_of(kind.Config, make_config(kind, preset, data, {}))
+    own_steps = {"steps": kind.steps_of(preset)}
+    run = [replace(flag, default=own_steps.get(flag.name, flag.default)) for flag in flags_of(Options)]
     key_fields = kind.KEY_FIELDS
     key = sorted((flag for flag in fields if flag.name in key_fields), key=lambda flag: key_fields.index(flag.name))
     others = [flag for flag in fields if flag.name not in key_fields]
@@ -153,7 +153,8 @@ def help_page(name: str, kind: type[Algorithm], args: Sequence[str]) -> Page:
     sections = [Section(title, flag_rows(flags)) for title, flags in titled.items() if flags]
     shown = f"The defaults below are those of {preset}{f' on {data}' if data else ''}."
     usage = usage_of(f"mildly train {name}", run)
-    return Page(_first_line(kind), usage, [_presets(kind, shown), *sections, *group_sections(others)])
+    groups = [*group_sections(others), *group_sections(reading_flags())]
+    return Page(_first_line(kind), usage, [_presets(kind, shown), *sections, *groups])
 
 
 def _depth(config: type, name: str) -> int:
@@ -163,7 +164,8 @@ def _depth(config: type, name: str) -> int:
 
 def _presets(kind: type[Algorithm], shown: str) -> Section:
     """The presets with a few words each."""
-    return Section("Presets", [(preset, kind.PRESET_NOTES.get(preset, "")) for preset in kind.PRESETS], shown)
+    presets = ["default", *(preset for preset in kind.PRESETS if preset != "default")]
+    return Section("Presets", [(preset, kind.PRESET_NOTES.get(preset, "")) for preset in presets], shown)
 
 
 def _name_in_tables(dataset: str, data_dir: str | None) -> str:
@@ -192,11 +194,11 @@ def _value_of(flag: str, args: Sequence[str]) -> str | None:
 
 
 def _train(go: Any) -> int:
-    from mildly.training import loop
+    from mildly.training import offline
 
     try:
-        run = go(loop)
-    except loop.Stopped as stopped:
+        run = go(offline)
+    except offline.Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
     out = console()

@@ -36,7 +36,7 @@ from mildly.data.dataset import DTYPES, FIELDS, Array
 from mildly.environments import action_space_of, make_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.rollout import Evaluation, rollout
-from mildly.files import atomic_write, read_object, refuse_links, remove_leftovers
+from mildly.files import atomic_write, naming, read_object, refuse_links, remove_leftovers
 from mildly.policy import Policy, load_policy
 from mildly.run import OtherFormat, Run, check_format, versions
 from mildly.state import stream_seed
@@ -90,7 +90,7 @@ def read_plan(folder: str | os.PathLike[str]) -> tuple[AgentPlan, int] | None:
         return None
     except OtherFormat:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, MildlyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MildlyError) as error:
         raise MildlyError(f"{path}: damaged ({error}).") from error
 
 
@@ -110,7 +110,7 @@ class Agent:
 
     def best(self) -> tuple[int, float]:
         """Step and return of the best evaluation, however poor."""
-        return max(self._evaluations(), key=lambda line: line[1])
+        return max(self.evaluations(), key=lambda line: line[1])
 
     def expert(self) -> tuple[int, float]:
         """Step and return of the best evaluation, which must beat random actions."""
@@ -127,7 +127,7 @@ class Agent:
         if not 0 < share <= 1:
             raise MildlyError(f"share must be above 0 and at most 1, not {share}.")
         level = self.random_return + share * (self.expert()[1] - self.random_return)
-        return next(line for line in self._evaluations() if line[1] >= level)
+        return next(line for line in self.evaluations() if line[1] >= level)
 
     def policy(self, step: int) -> Policy:
         """The policy at an evaluation."""
@@ -155,7 +155,8 @@ class Agent:
             _write(path, known)
         return float(known["random"]), float(known["expert"])
 
-    def _evaluations(self) -> list[tuple[int, float]]:
+    def evaluations(self) -> list[tuple[int, float]]:
+        """Steps and mean returns of the agent's own evaluations."""
         lines = [(int(line["step"]), float(line["mean_return"])) for line in Run(self.path).evaluations()]
         return lines[1:]
 
@@ -165,6 +166,7 @@ def train_agent(
     plan: AgentPlan,
     steps: int,
     progress: Callable[[int, float], None] | None = None,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> Agent:
     """Train an agent in its folder, or go on with it; nothing is done where it has made the steps already.
 
@@ -173,6 +175,7 @@ def train_agent(
         plan: must be the one that the agent was begun with.
         steps: environment steps; the episode that is under way then is still finished.
         progress: called after each step with the step and the last evaluation's return.
+        tell: called with what a person should know, such as that a checkpoint is damaged.
     """
     folder = Path(folder)
     if read_plan(folder) is None:
@@ -187,7 +190,7 @@ def train_agent(
         with Run(folder).locked():
             refuse_links(folder)
             remove_leftovers(folder)
-            trained = _train(folder, plan, _begin(folder, plan, steps), progress)
+            trained = _train(folder, plan, _begin(folder, plan, steps), progress, tell)
     finally:
         torch.set_num_threads(threads)
     return Agent(folder, plan, trained)
@@ -207,7 +210,13 @@ def _begin(folder: Path, plan: AgentPlan, steps: int) -> int:
     return steps
 
 
-def _train(folder: Path, plan: AgentPlan, steps: int, progress: Callable[[int, float], None] | None) -> int:
+def _train(
+    folder: Path,
+    plan: AgentPlan,
+    steps: int,
+    progress: Callable[[int, float], None] | None,
+    tell: Callable[[str], None],
+) -> int:
     """Train to the end of the episode in which the last step falls; the steps that were made."""
     run, meta, agent = Run(folder), describe(folder.name, plan.env_id), Agent(folder, plan, 0)
     row = record(plan.env_id)
@@ -231,6 +240,8 @@ def _train(folder: Path, plan: AgentPlan, steps: int, progress: Callable[[int, f
         schedule = Schedule(steps, _LOG_EVERY, plan.eval_every, plan.checkpoint_every, ends=False)
         trainer = Trainer(run, algorithm, source, schedule, evaluate=evaluate)
         trainer.restore()
+        for note in trainer.notes:
+            tell(note)
         if not run.evaluations():
             random = rollout(_Random(plan), meta, episodes=plan.reference_episodes, seed=plan.seed + 1)
             run.append("evaluations.jsonl", {"step": 0, **random.to_json()})
@@ -267,11 +278,13 @@ class _ExperienceFile:
         self.file = path.open("ab")
 
     def append(self, transition: Mapping[str, Any]) -> None:
-        self.file.write(np.array([tuple(transition[name] for name in FIELDS)], self.row).tobytes())
+        with naming(self.path):
+            self.file.write(np.array([tuple(transition[name] for name in FIELDS)], self.row).tobytes())
 
     def flush(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def rewind(self, rows: int) -> Mapping[str, Array]:
         if self.path.stat().st_size < rows * self.row.itemsize:

@@ -12,7 +12,7 @@ import torch
 
 from mildly.action_space import ActionSpace
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
-from mildly.data.formats.arrays import DAMAGE
+from mildly.data.formats.arrays import load_arrays
 from mildly.data.tasks import task_of
 from mildly.environments import action_space_of, make_env, stored_action_space
 from mildly.errors import MildlyError
@@ -251,14 +251,7 @@ class ArrayPolicy:
     """
 
     def __init__(self, path: str | os.PathLike[str], deterministic: bool = False) -> None:
-        path = Path(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                self.arrays: dict[str, Array] = {name: file[name] for name in file.files}
-        except FileNotFoundError as error:
-            raise MildlyError(f"{path}: no such file.") from error
-        except DAMAGE as error:
-            raise MildlyError(f"{path}: not a policy's arrays ({error}).") from error
+        self.arrays = load_arrays(Path(path))
         self.layers = sum(name.startswith("W") and name[1:].isdigit() for name in self.arrays)
         self.deterministic = deterministic
         wrong = self._wrong()

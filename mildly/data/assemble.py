@@ -3,70 +3,32 @@
 Every reader gives a `Log`: rows in order, with or without next observations, actions in whatever units. The stages here
 are the same for all of them:
 
-1. a known time limit corrects the flags of the episodes it ended,
-2. next observations come from the following row where the log has none,
-3. rows with NaN are left out, if that was asked for,
-4. actions are mapped to [-1, 1] by bounds that are given, known from the environment, or found in the data.
+1. short gaps are filled, if that was asked for (`fill.py`),
+2. a known time limit corrects the flags of the episodes it ended,
+3. next observations come from the following row where the log has none,
+4. rows with NaN are left out, if that was asked for; an episode remains one (`gaps.py`),
+5. actions are mapped to [-1, 1] by bounds that are given, known from the environment, or found in the data.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import DTYPES, FIELDS, Array, Dataset, Meta
+from mildly.data.fill import filled, parse_fill
+from mildly.data.gaps import GapCounter
 from mildly.data.memory import Limit
 from mildly.data.options import ImportOptions
+from mildly.data.steps import Log as Log, Steps as Steps
 from mildly.errors import MildlyError
 
 _SHIFT_HOLDS = 2  # rows whose fate depends on rows to come
-
-
-class Steps(NamedTuple):
-    """Consecutive rows of a log. The last row of an episode is terminated or truncated."""
-
-    observations: Array
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-    next_observations: Array | None = None
-
-    def part(self, rows: slice | Array) -> Steps:
-        """Some of the rows."""
-        following = None if self.next_observations is None else self.next_observations[rows]
-        return Steps(*(column[rows] for column in self[:5]))._replace(next_observations=following)
-
-    @staticmethod
-    def join(first: Steps | None, second: Steps) -> Steps:
-        """The rows of one behind those of the other."""
-        if first is None:
-            return second
-        joined = Steps(*(np.concatenate(pair) for pair in zip(first[:5], second[:5], strict=True)))
-        if first.next_observations is None or second.next_observations is None:
-            return joined
-        return joined._replace(next_observations=np.concatenate([first.next_observations, second.next_observations]))
-
-
-@dataclass
-class Log:
-    """What a reader found."""
-
-    meta: Meta
-    steps: Iterator[Steps]
-    where: str
-    """The file or folder, for messages."""
-    scaled: bool = False
-    """Whether the actions are known to be in [-1, 1]."""
-    size: int | None = None
-    """Bytes that the transitions will take, as far as can be told before they are read."""
-    notes: list[str] = field(default_factory=list)
-    """What the user should know; readers may add to it until the last row is read."""
 
 
 class Sink(Protocol):
@@ -105,11 +67,13 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     """Run all stages into a sink; the data set holds the sink's arrays."""
     meta = _described(log, options)
     steps = log.steps
+    if options.fill is not None:
+        steps = _filled(steps, options, log)
     if options.time_limit is not None:
         steps = _without_time_limit(steps, options.time_limit, log.notes)
-    transitions = _with_next(steps, log.notes)
+    transitions, counter = _with_next(steps, log.notes), GapCounter()
     if options.drop_bad_rows:
-        transitions = _without_bad_rows(transitions, log.notes)
+        transitions = _without_bad_rows(transitions, log.notes, counter)
     rows = 0
     with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float32 becomes infinite, and is told
         for block in transitions:
@@ -119,8 +83,23 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     if rows == 0:
         raise MildlyError(f"{log.where}: no row has a next observation, so there is nothing to learn from.")
     arrays = sink.arrays()
+    meta = _with_fitting_names(meta, arrays["observations"].shape[1], arrays["actions"].shape[1])
     meta = scale_actions(arrays["actions"], meta, options, log.notes, where=log.where, scaled=log.scaled, refuse=verify)
-    return Dataset.adopt(arrays, dataclasses.replace(meta, notes=tuple(log.notes)), log.where, verify=verify)
+    meta = dataclasses.replace(meta, notes=tuple(log.notes))
+    return Dataset.adopt(arrays, meta, log.where, gaps=counter.gaps(), verify=verify)
+
+
+def _filled(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Iterator[Steps]:
+    """The rows with short gaps filled, by the names of their columns, or else by their numbers."""
+    first = next(steps, None)
+    if first is None or options.fill is None:
+        return
+    sizes = first.observations.shape[1], first.actions.shape[1]
+    meta = _with_fitting_names(log.meta, *sizes)
+    observations = meta.observation_names or tuple(f"obs_{i}" for i in range(sizes[0]))
+    actions = meta.action_names or tuple(f"action_{i}" for i in range(sizes[1]))
+    plan = parse_fill(options.fill, options.max_fill, observations, actions, log.where)
+    yield from filled(itertools.chain([first], steps), plan, log.notes)
 
 
 def _described(log: Log, options: ImportOptions) -> Meta:
@@ -132,6 +111,15 @@ def _described(log: Log, options: ImportOptions) -> Meta:
         "reference_max": options.reference_max,
     }
     return dataclasses.replace(log.meta, **{key: value for key, value in said.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _with_fitting_names(meta: Meta, observations: int, actions: int) -> Meta:
+    """Names of columns as far as there is one for every number: a column of lists has several."""
+    return dataclasses.replace(
+        meta,
+        observation_names=meta.observation_names if len(meta.observation_names) == observations else (),
+        action_names=meta.action_names if len(meta.action_names) == actions else (),
+    )
 
 
 def limited(steps: Iterator[Steps], horizon: int) -> Iterator[Steps]:
@@ -221,28 +209,31 @@ def _shifted(steps: Steps, *, end: bool = False) -> tuple[Steps, int]:
     return ready.part(~gone[known]), int(gone[known].sum())
 
 
-def _without_bad_rows(transitions: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
-    """Leave out rows with NaN or infinite values; the row before one is the last of its episode.
+def _without_bad_rows(transitions: Iterator[Steps], notes: list[str], counter: GapCounter) -> Iterator[Steps]:
+    """Leave out rows with NaN or infinite values. The row before one is truncated, but its episode goes on behind it.
 
     The next observation of a terminal row is never used, so where it is bad the row's own stands in for it.
     """
     held: Steps | None = None
     dropped = 0
-    for block in transitions:
-        held = Steps.join(held, block)
-        ready, gone = _good_rows(held, len(held.rewards) - 1)
-        dropped += gone
-        yield ready
-        held = held.part(slice(-1, None))
-    if held is not None:
-        ready, gone = _good_rows(held, len(held.rewards))
-        dropped += gone
-        yield ready
+    for block in itertools.chain(transitions, [None]):
+        rows = held if block is None else Steps.join(held, block)
+        if rows is None:
+            return
+        known = len(rows.rewards) - (0 if block is None else 1)
+        good, bad = _good_rows(rows, known)
+        counter.add(bad, rows.rewards[:known], (rows.terminated | rows.truncated)[:known])
+        dropped += int(bad.sum())
+        yield good
+        held = rows.part(slice(known, None))
     if dropped:
-        notes.append(f"{dropped:,} row(s) with NaN or infinite values were left out.")
+        notes.append(f"{dropped:,} row(s) with NaN or infinite values were left out; their episodes go on behind them.")
+    if counter.episodes_lost:
+        notes.append(f"{counter.episodes_lost:,} episode(s) have no row without such values.")
 
 
-def _good_rows(steps: Steps, known: int) -> tuple[Steps, int]:
+def _good_rows(steps: Steps, known: int) -> tuple[Steps, Array]:
+    """The good ones of the first rows, and which are bad; the rows behind only tell what follows."""
     assert steps.next_observations is not None
     unused = steps.terminated & ~_finite(steps.next_observations)
     following = np.where(unused[:, None], steps.observations, steps.next_observations)
@@ -250,7 +241,7 @@ def _good_rows(steps: Steps, known: int) -> tuple[Steps, int]:
     truncated = steps.truncated.copy()
     truncated[:-1] |= bad[1:] & ~steps.terminated[:-1]
     good = steps._replace(truncated=truncated, next_observations=following).part(slice(0, known))
-    return good.part(~bad[:known]), int(bad[:known].sum())
+    return good.part(~bad[:known]), bad[:known]
 
 
 def _finite(column: Array) -> Array:

@@ -244,7 +244,7 @@ class WindowBatch(NamedTuple):
     actions: Tensor
     rewards: Tensor
     returns_to_go: Tensor
-    """The sum of rewards from this row to the end of the episode."""
+    """The sum of rewards from this row to the end of the episode, as far as they are logged."""
     timesteps: Tensor
     """The row's number within its episode."""
     mask: Tensor
@@ -269,8 +269,10 @@ class Windows(Sampler):
         self.columns = {name: _tensor(getattr(scaled, name), device) for name in ("observations", "actions", "rewards")}
         first, stop = np.empty(len(dataset), np.int64), np.empty(len(dataset), np.int64)
         to_go = np.empty(len(dataset))
+        for segment in dataset.segments():  # a window never crosses a gap
+            stop[segment] = segment.stop
         for episode in dataset.episodes():
-            first[episode], stop[episode] = episode.start, episode.stop
+            first[episode] = episode.start
             to_go[episode] = np.cumsum(np.asarray(scaled.rewards[episode], dtype=np.float64)[::-1])[::-1]
         self.first, self.stop = torch.from_numpy(first).to(device), torch.from_numpy(stop).to(device)
         self.to_go = torch.from_numpy(to_go.astype(np.float32)).to(device)

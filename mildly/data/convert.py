@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +19,11 @@ from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.data.formats.minari import PREFIX
 from mildly.data.options import ImportOptions
 from mildly.data.registry import open_log
-from mildly.data.scratch import Scratch, check_room, remove_stale
+from mildly.data.scratch import Scratch, check_room
 from mildly.data.tasks import task_of
 from mildly.data.writer import Writer
 from mildly.errors import MildlyError
-from mildly.files import atomic_write
+from mildly.files import atomic_write, remove_leftovers
 
 _NOT_PACKED = (".npz", ".hdf5", ".h5")  # as large as the arrays are
 _PLAIN_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")  # without a place for a description
@@ -39,6 +40,7 @@ def convert(
     options: ImportOptions | None = None,
     *,
     data_dir: str | None = None,
+    overwrite: bool = False,
     tell: Callable[[str], None] = lambda note: None,
 ) -> Dataset:
     """Read a log in any format and write it in another; the new set is returned.
@@ -48,21 +50,32 @@ def convert(
         target: a folder to be made (the native form), or a file whose ending says the format, or `minari:NAME`.
         options: how to read the source.
         data_dir: folder in which names are looked for first.
+        overwrite: replace the target, if it is a data set or a file that can be written here. Until the new one is
+            complete the old one stays.
         tell: called with each sentence on what was done now; the set's notes have those of earlier conversions, too.
     """
     options = options or ImportOptions()
     name = os.fspath(target)
     path = Path(name).expanduser()
-    if not name.startswith(PREFIX):
-        if path.exists():
-            raise MildlyError(f"{path}: exists already. Give another name, or remove it first.")
+    if name.startswith(PREFIX):
+        if overwrite:
+            raise MildlyError(
+                f"{name}: --overwrite is for files and folders. Remove the set with minari's own command."
+            )
+    else:
+        _check_free(path, overwrite)
         if not path.name.lower().endswith(formats.SUFFIXES):
             if path.suffix.lower() in _FOREIGN:
                 raise MildlyError(
                     f"{path}: cannot write {path.suffix} files. Known endings are {', '.join(formats.SUFFIXES)}; "
                     "a name without one is a folder's."
                 )
-            return _into_folder(source, path, options, data_dir, tell, name=path.name)
+            if not path.exists():
+                return _into_folder(source, path, options, data_dir, tell, name=path.name)
+            with _scratch(path.parent, path) as folder:
+                _into_folder(source, folder / "set", options, data_dir, tell, name=path.name, shown=str(path))
+                _replace(path, folder / "set")
+            return Dataset.load(path, verify=False)
     beside = path.parent if path.parent.is_dir() and not name.startswith(PREFIX) else Path(tempfile.gettempdir())
     with _scratch(beside, path) as folder:  # files are written from a mapped set
         data = _into_folder(source, folder / "set", options, data_dir, tell, shown=name)
@@ -70,6 +83,39 @@ def convert(
     if path.name.lower().endswith(_PLAIN_TEXT):
         tell(f"{path.name} cannot say what its actions mean: read it back with {_way_back(data.meta)}")
     return data
+
+
+def _check_free(path: Path, overwrite: bool) -> None:
+    """Nothing is overwritten that was not meant: only with leave, and only what a conversion may have made."""
+    if not path.exists() and not path.is_symlink():
+        return
+    if not overwrite:
+        raise MildlyError(f"{path}: exists already. Give another name, or replace it with --overwrite.")
+    if path.name.lower().endswith(formats.SUFFIXES):
+        known = path.is_file()
+    else:
+        known = (path / "dataset.json").is_file() and all(
+            entry.name == "dataset.json" or entry.suffix == ".npy" for entry in path.iterdir()
+        )
+    if path.is_symlink() or not known:
+        raise MildlyError(
+            f"{path}: is no data set, or holds more than one, and is not overwritten. Remove it yourself."
+        )
+
+
+def _replace(old: Path, new: Path) -> None:
+    """A folder in the place of another, which stays beside it until then."""
+    aside = old.with_name(f"{old.name}.old-{os.getpid()}")
+    try:
+        old.rename(aside)
+        try:
+            new.rename(old)
+        except OSError:
+            aside.rename(old)
+            raise
+        shutil.rmtree(aside)
+    except OSError as error:
+        raise MildlyError(f"{old}: cannot be replaced ({error}).") from error
 
 
 @contextmanager
@@ -132,7 +178,7 @@ def export(data: Dataset, target: str | os.PathLike[str]) -> None:
     description = json.dumps(data.meta.to_json())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent)
+        remove_leftovers(path.parent)
         if path.name.lower().endswith(_NOT_PACKED):
             check_room(path.parent, data_bytes(data), str(path))
         with atomic_write(path) as unfinished:

@@ -5,7 +5,8 @@ the value (the robot fell); `truncated` ends the episode but not the value (the 
 Actions are stored in [-1, 1]; `meta` remembers the environment's own bounds, and the policy undoes the scaling.
 
 On disk a data set is a folder of plain `.npy` files beside `dataset.json`. It is opened by memory map, so a
-set larger than memory can be trained on. No pickle is ever read.
+set larger than memory can be trained on. Where rows are missing inside episodes, `gaps.npy` tells it. No pickle is
+ever read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mildly.action_space import UNKNOWN, ActionSpace
+from mildly.data.gaps import Gaps
 from mildly.data.memory import check_npy_header
 from mildly.errors import MildlyError
 from mildly.files import read_own_json
@@ -48,6 +50,8 @@ class Meta:
             Without it the units are [-1, 1], or the environment's, if there is one.
         reference_min: the return that scores 0 (a random policy's); without it there is no normalized score.
         reference_max: the return that scores 100 (an expert's).
+        observation_names: what each number of an observation is called in the log; empty where it has no names.
+        action_names: the same for actions.
         source: where the data came from, in words.
         notes: what was done to the data on the way here (columns guessed, rows dropped), a sentence each.
         fingerprint: sha256 of the content, filled in by itself; sets with equal fingerprints hold the same transitions.
@@ -58,6 +62,8 @@ class Meta:
     action_space: ActionSpace | None = None
     reference_min: float | None = None
     reference_max: float | None = None
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
@@ -75,9 +81,10 @@ class Meta:
                 raise ValueError(f"{number} is {kept[number]!r}, expected a number")
             kept[number] = float(kept[number])
         kept["action_space"] = ActionSpace.from_json({**UNKNOWN, **values})
-        if not isinstance(kept.get("notes", ()), list | tuple):
-            raise TypeError(f"notes are {kept['notes']!r}, expected a list")
-        kept["notes"] = tuple(str(note) for note in kept.get("notes", ()))
+        for texts in ("notes", "observation_names", "action_names"):
+            if not isinstance(kept.get(texts, ()), list | tuple):
+                raise TypeError(f"{texts} are {kept[texts]!r}, expected a list")
+            kept[texts] = tuple(str(text) for text in kept.get(texts, ()))
         return cls(**kept)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,6 +109,8 @@ class Dataset:
     terminated: Array
     truncated: Array
     meta: Meta
+    gaps: Gaps | None = None
+    """What is missing inside episodes; None where nothing is."""
 
     @classmethod
     def from_arrays(
@@ -130,7 +139,9 @@ class Dataset:
         return cls.adopt(arrays, meta, meta.name)
 
     @classmethod
-    def adopt(cls, arrays: Mapping[str, Array], meta: Meta, where: str, *, verify: bool = True) -> Dataset:
+    def adopt(
+        cls, arrays: Mapping[str, Array], meta: Meta, where: str, *, gaps: Gaps | None = None, verify: bool = True
+    ) -> Dataset:
         """A data set of arrays that have the schema's types already and may be changed: no copy is made.
 
         Messages name the data as `where`.
@@ -138,8 +149,8 @@ class Dataset:
         """
         _check_shapes(arrays, meta, where)
         arrays["truncated"][-1] |= not arrays["terminated"][-1]
-        fingerprint = _examine(arrays, where, clip=True) if verify else ""
-        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
+        fingerprint = _examine(arrays, gaps, where, clip=True) if verify else ""
+        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint), gaps=gaps)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, verify: bool = True) -> Dataset:
@@ -153,12 +164,13 @@ class Dataset:
         _check_shapes(arrays, meta, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
+        gaps = _open_gaps(folder, arrays)
         if not verify:
-            return cls(**arrays, meta=meta)
-        fingerprint = _examine(arrays, str(folder))
+            return cls(**arrays, meta=meta, gaps=gaps)
+        fingerprint = _examine(arrays, gaps, str(folder))
         if meta.fingerprint not in ("", fingerprint):
             raise MildlyError(f"{folder}: its content is not what was saved (the fingerprint differs). Copy it again.")
-        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint))
+        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint), gaps=gaps)
 
     @staticmethod
     def describe(folder: Path) -> Meta:
@@ -178,7 +190,7 @@ class Dataset:
 
         with Writer(folder) as writer:
             writer.append({name: getattr(self, name) for name in FIELDS})
-            return writer.finish(self.meta)
+            return writer.finish(self.meta, self.gaps)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -193,22 +205,42 @@ class Dataset:
         """How many numbers an action has."""
         return int(self.actions.shape[1])
 
+    def segments(self) -> list[slice]:
+        """The stretches of rows that follow each other without a gap: whole episodes, or parts of them."""
+        return _slices(self._segment_ends())
+
     def episodes(self) -> list[slice]:
-        """The rows of each episode, in order."""
-        ends = np.flatnonzero(self.terminated | self.truncated) + 1
-        starts = np.concatenate([[0], ends[:-1]])
-        return [slice(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+        """The rows of each episode, in order; gaps inside it do not end it."""
+        return _slices(self.episode_ends())
+
+    def episode_ends(self) -> Array:
+        """The row behind each episode's last one."""
+        return self._segment_ends() if self.gaps is None else self.gaps.ends
+
+    def episode_lengths(self) -> Array:
+        """The steps of each episode, those that are missing included."""
+        lengths = np.diff(self.episode_ends(), prepend=0)
+        return lengths if self.gaps is None else lengths + self.gaps.rows
+
+    def _segment_ends(self) -> Array:
+        return np.flatnonzero(self.terminated | self.truncated) + 1
 
     def episode_returns(self) -> Array:
-        """The sum of rewards of each episode."""
-        ends = np.flatnonzero(self.terminated | self.truncated) + 1
+        """The sum of rewards of each episode; NaN where rows are missing whose rewards are not known."""
+        ends = self.episode_ends()
         returns, done, start = np.empty(len(ends)), 0, 0
         while done < len(ends):  # some episodes at a time: a mapped set may be larger than memory
             stop = max(int(np.searchsorted(ends, start + _BLOCK, side="right")), done + 1)
             starts = np.concatenate([[start], ends[done : stop - 1]]) - start
             returns[done:stop] = np.add.reduceat(self.rewards[start : ends[stop - 1]].astype(np.float64), starts)
             done, start = stop, int(ends[stop - 1])
-        return returns
+        return returns if self.gaps is None else returns + self.gaps.rewards
+
+    def known_returns(self) -> Array:
+        """The returns that are known, for those who summarize them; one NaN where none is."""
+        returns = self.episode_returns()
+        known = returns[np.isfinite(returns)]
+        return known if len(known) else np.full(1, np.nan)
 
     def score(self, returns: Array | float) -> Array | None:
         """Returns on the scale where the reference minimum is 0 and the reference maximum 100."""
@@ -229,6 +261,11 @@ def blocks(rows: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, rows))
 
 
+def _slices(ends: Array) -> list[slice]:
+    starts = np.concatenate([[0], ends[:-1]])
+    return [slice(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+
+
 def _check_format(folder: Path, found: object) -> None:
     if found != FORMAT:
         raise MildlyError(f"{folder}: format {found}; this version of mildly reads format {FORMAT}.")
@@ -247,6 +284,18 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Array:
     if array.dtype != dtype:
         raise MildlyError(f"{path}: has type {array.dtype}, expected {dtype}.")
     return array
+
+
+def _open_gaps(folder: Path, arrays: Mapping[str, Array]) -> Gaps | None:
+    """What `gaps.npy` tells, if it is there."""
+    path = folder / "gaps.npy"
+    if not path.exists():
+        return None
+    table = np.array(_open(path, np.dtype(np.float64)))
+    gaps = Gaps.from_table(table, arrays["terminated"] | arrays["truncated"])
+    if gaps is None:
+        raise MildlyError(f"{path}: does not fit the data set's rows. Make or copy the data set again.")
+    return gaps
 
 
 def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
@@ -272,7 +321,7 @@ def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
         raise MildlyError(f"{where}: its action space has {meta.action_space.size} dimensions, 'actions' {columns}.")
 
 
-def _examine(arrays: Mapping[str, Array], where: str, *, clip: bool = False) -> str:
+def _examine(arrays: Mapping[str, Array], gaps: Gaps | None, where: str, *, clip: bool = False) -> str:
     """Raise if the content would spoil a training; else its fingerprint. One pass, since a set may not fit memory.
 
     With `clip`, actions that rounding has put beyond [-1, 1] are clipped, in place.
@@ -289,6 +338,8 @@ def _examine(arrays: Mapping[str, Array], where: str, *, clip: bool = False) -> 
                 if clip:
                     np.clip(block, -1.0, 1.0, out=block)
             digest.update(np.ascontiguousarray(block).data)
+    if gaps is not None:
+        digest.update(gaps.to_table().data)
     return digest.hexdigest()
 
 

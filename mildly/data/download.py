@@ -21,13 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mildly.data.connection import Watch, open_address
 from mildly.errors import MildlyError
 from mildly.files import sync_folder
+from mildly.terminal import SafeConsole
 
 _TIMEOUT = 30.0  # seconds without a byte after which a connection counts as dropped
 _TRIES, _FIRST_PAUSE = 5, 1.0  # the pause doubles after each try that failed
@@ -259,7 +259,7 @@ class _Report:
     """Progress on standard error, with speed and time left."""
 
     def __init__(self, name: str, shown: bool) -> None:
-        self.console = Console(stderr=True, quiet=not shown)
+        self.console = SafeConsole(stderr=True, quiet=not shown)
         self.name, self.total = name, 0
         self.bar: Progress | None = None
         if shown and self.console.is_terminal:
@@ -300,4 +300,4 @@ class _Report:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)

@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import time
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, tell
 from mildly.files import atomic_write, sha256
 
 CACHE_VARIABLE = "MILDLY_CACHE"
@@ -111,16 +110,15 @@ def checked(name: str, path: Path) -> Path:
     expected, record = _recorded(path), _record_of(path)
     found = sha256(path)
     if expected is None:
-        print(
+        tell(
             f"WARNING: {path}: D4RL publishes no checksum of this file, so nobody can tell whether it is the one that "
-            f"was published. Its sha256 is {found}; it is kept in {record.name}, and compared from now on.",
-            file=sys.stderr,
+            f"was published. Its sha256 is {found}; it is kept in {record.name}, and compared from now on."
         )
         try:
             with atomic_write(record) as unfinished:
                 unfinished.write_text(f"{found}  {path.name}\n")
         except OSError as error:  # a cache that may be read only
-            print(f"WARNING: {record}: cannot be written ({error}).", file=sys.stderr)
+            tell(f"WARNING: {record}: cannot be written ({error}).")
     elif found != expected:
         raise MildlyError(
             f"{path}: is not the file that it was at first use: its sha256 is {found}, but {record} says {expected}. "

@@ -14,14 +14,17 @@ import numpy as np
 from mildly.data import formats
 from mildly.data.assemble import Log, Memory, Steps, assemble
 from mildly.data.dataset import FIELDS, Dataset, blocks
+from mildly.data.formats import discrete
 from mildly.data.memory import memory_limit
 from mildly.data.official import cached, checked, fetch, name_of_file, official_files
-from mildly.data.options import COLUMN_OPTIONS, ImportOptions
+from mildly.data.options import COLUMN_OPTIONS, TABLE_OPTIONS, ImportOptions, refuse
+from mildly.environments import trust_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.files import read_object
 
 DATA_VARIABLE = "MILDLY_DATA"
 MINARI = "minari:"
+_FIELDS_KNOWN = "is a data set whose fields are known, and no raw log (a table, arrays, HDF5):"
 
 
 def load_dataset(
@@ -30,6 +33,7 @@ def load_dataset(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
+    trusted: bool = True,
     **given: Any,
 ) -> Dataset:
     """Load a data set.
@@ -40,16 +44,19 @@ def load_dataset(
         options: how to read a file, such as which columns are the observation.
         data_dir: folder in which names are looked for first; the environment variable MILDLY_DATA names it, too.
         verify: look for NaN and actions beyond the bounds, and refuse them. Without it they are in the data set.
+        trusted: whether the options are the user's own words, and not a file's.
         given: fields of `ImportOptions`, for convenience: `load_dataset("log.csv", obs="sensor_*", action="u")`.
     """
-    if isinstance(source, Dataset):
-        return source
     options = _with_fields(options or ImportOptions(), given)
+    if isinstance(source, Dataset):
+        if options != ImportOptions(max_memory=options.max_memory):
+            raise MildlyError(f"'{source.meta.name}' is in memory already: options of reading would have no effect.")
+        return source
     if not os.fspath(source).startswith(MINARI) and options == ImportOptions(max_memory=options.max_memory):
         path = find(source, data_dir)
         if (path / "dataset.json").is_file():
             return Dataset.load(path, verify=verify)
-    limit, log = memory_limit(options.max_memory), open_log(source, options, data_dir)
+    limit, log = memory_limit(options.max_memory), open_log(source, options, data_dir, trusted=trusted)
     if log.size is not None:
         limit.check_whole(log.where, log.size)
     return assemble(log, options, Memory(limit, log.where), verify=verify)
@@ -69,34 +76,36 @@ def _with_fields(options: ImportOptions, given: dict[str, Any]) -> ImportOptions
 
 
 def open_log(
-    source: str | os.PathLike[str], options: ImportOptions, data_dir: str | os.PathLike[str] | None = None
+    source: str | os.PathLike[str],
+    options: ImportOptions,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    trusted: bool = True,
 ) -> Log:
-    """The rows of any source, to be read block by block."""
+    """The rows of any source, to be read block by block. `trusted`: the options are the user's own words."""
+    if trusted:
+        trust_env(options.env)
     name = os.fspath(source)
     if name.startswith(MINARI):
         from mildly.data.formats import minari
 
-        _check_no_columns(name, options)
+        refuse(options, (*COLUMN_OPTIONS, *TABLE_OPTIONS), name, _FIELDS_KNOWN)
         return minari.read(name, options)
-    path = find(source, data_dir)
+    log = _open_path(find(source, data_dir), options)
+    if discrete.settled(options):
+        log.notes[:] = discrete.without(log.notes)
+    return log
+
+
+def _open_path(path: Path, options: ImportOptions) -> Log:
     if not (path / "dataset.json").is_file():
         return formats.read(path, options)
-    _check_no_columns(str(path), options)
+    refuse(options, (*COLUMN_OPTIONS, *TABLE_OPTIONS), str(path), _FIELDS_KNOWN)
     data = Dataset.load(path, verify=False)
     fields = Steps._fields
     steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in fields}) for rows in blocks(len(data)))
     size = sum(int(getattr(data, name).nbytes) for name in FIELDS)
     return Log(data.meta, steps, where=str(path), scaled=True, size=size, notes=list(data.meta.notes))
-
-
-def _check_no_columns(where: str, options: ImportOptions) -> None:
-    """Sets whose fields are known have no columns to be named."""
-    given = [f"--{name.replace('_', '-')}" for name in COLUMN_OPTIONS if getattr(options, name) is not None]
-    if given:
-        raise MildlyError(
-            f"{where}: is a data set whose fields are known; {', '.join(given)} apply only to raw logs (tables, "
-            "arrays, HDF5). Leave it out."
-        )
 
 
 def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -131,6 +140,12 @@ def name_of(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | N
         return formats.read(path, ImportOptions()).meta.name
     except MildlyError:  # loading it reports what is wrong
         return _entry_name(path)
+
+
+def is_raw_log(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> bool:
+    """Whether a source is a file or a folder of somebody's own, which does not say what it is."""
+    path = None if os.fspath(source).startswith(MINARI) else find_local(os.fspath(source), data_dir)
+    return path is not None and not (path / "dataset.json").is_file() and name_of_file(path.name) is None
 
 
 def stable_source(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> str:
@@ -249,7 +264,7 @@ def _visible(folder: Path) -> list[Path]:
 
 def _is_dataset(path: Path) -> bool:
     if path.is_dir():
-        return (path / "dataset.json").is_file() or any(path.glob("*.npy"))
+        return (path / "dataset.json").is_file() or any(path.glob("*.npy")) or formats.is_known_folder(path)
     return bool(_suffix(path)) and path.is_file()
 
 

@@ -22,25 +22,32 @@ class Returns(NamedTuple):
 
     value: Tensor
     weight: Tensor
+    ended: Tensor
+    """1 where the episode terminates, else 0."""
 
     @classmethod
     def of(cls, dataset: Dataset, gamma: float, device: torch.device) -> Returns:
         """The returns of all transitions."""
-        columns = discounted_returns(dataset, gamma)
+        ends = np.array([segment.stop for segment in dataset.segments()])
+        ended = np.repeat(np.asarray(dataset.terminated)[ends - 1], np.diff(ends, prepend=0))
+        columns = *discounted_returns(dataset, gamma), ended
         return cls(*(torch.from_numpy(column.astype(np.float32)).to(device) for column in columns))
 
     def level(self) -> Tensor:
         """Their weighted mean."""
         return (self.value * self.weight).sum() / self.weight.sum()
 
-    def mixed(self, rewards: Tensor, terminated: Tensor, mix: float) -> dict[str, Tensor]:
+    def mixed(
+        self, rewards: Tensor, terminated: Tensor, mix: float, *, terminated_only: bool = False
+    ) -> dict[str, Tensor]:
         """Rewards and ends r', d' that mix the return G into every target y = r + gamma (1 - d) V.
 
             r' + gamma (1 - d') V = (1 - k) y + k G,    r' = (1 - k) r + k G,    d' = 1 - (1 - k) (1 - d)
 
         with k the mix times the return's weight: as if the episode ended with probability k and paid the rest at once.
+        With `terminated_only` k is 0 in episodes that were cut off.
         """
-        k = mix * self.weight
+        k = mix * (self.ended if terminated_only else self.weight)
         return {"rewards": torch.lerp(rewards, self.value, k), "terminated": 1 - (1 - k) * (1 - terminated)}
 
 
@@ -49,7 +56,7 @@ def discounted_returns(dataset: Dataset, gamma: float) -> tuple[Array, Array]:
     value = np.empty(len(dataset))
     weight = np.ones(len(dataset))
     rewards, terminated = np.asarray(dataset.rewards, dtype=np.float64), np.asarray(dataset.terminated)
-    for episode in dataset.episodes():
+    for episode in dataset.segments():  # what follows a gap is as unknown as what follows a time limit
         total = 0.0
         for row in range(episode.stop - 1, episode.start - 1, -1):
             total = rewards[row] + gamma * total

@@ -15,22 +15,29 @@ from mildly.errors import MildlyError
 def best_episodes(dataset: Dataset, share: float) -> Dataset:
     """The given share of the episodes (rounded down, but at least one), those with the highest returns, in their order.
 
-    Of equal returns the earlier episode is taken, so that the same data always give the same choice.
+    Of equal returns the earlier episode is taken, so that the same data always give the same choice. An episode whose
+    return is not known, because rewards are missing, is taken only where there are too few others.
     """
-    episodes = dataset.episodes()
+    episodes, returns = dataset.episodes(), dataset.episode_returns()
     count = max(1, int(share * len(episodes) + 1e-9))  # 0.29 of 100 are 29, which 0.29 * 100 falls short of
     if count == len(episodes):
         return dataset
-    best = np.argsort(-dataset.episode_returns(), kind="stable")[:count]
-    chosen = [episodes[i] for i in np.sort(best)]
+    best = np.sort(np.argsort(-returns, kind="stable")[:count])  # NaN comes last
+    chosen = [episodes[i] for i in best]
     rows = sum(episode.stop - episode.start for episode in chosen)
-    note = f"Only the {count:,} best of {len(episodes):,} episodes by return, {rows:,} of {len(dataset):,} transitions."
-    meta = dataclasses.replace(dataset.meta, notes=(*dataset.meta.notes, note), fingerprint="")
+    unknown = int(np.isnan(returns).sum())
+    notes = [
+        f"Only the {count:,} best of {len(episodes):,} episodes by return, {rows:,} of {len(dataset):,} transitions."
+    ]
+    notes += [f"The returns of {unknown:,} episodes are not known, since rewards are missing."] if unknown else []
+    meta = dataclasses.replace(dataset.meta, notes=(*dataset.meta.notes, *notes), fingerprint="")
+    gaps = None if dataset.gaps is None else dataset.gaps.part(best)
     try:
-        return Dataset(**{name: _pick(getattr(dataset, name), chosen) for name in FIELDS}, meta=meta)
+        columns = {name: _pick(getattr(dataset, name), chosen) for name in FIELDS}
     except OSError as error:
         where = tempfile.gettempdir()
         raise MildlyError(f"{dataset.meta.name}: its best episodes cannot be copied to {where} ({error}).") from error
+    return dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps)
 
 
 def _pick(column: Array, episodes: Sequence[slice]) -> Array:

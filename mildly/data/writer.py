@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mildly.data.dataset import DTYPES, FIELDS, FORMAT, Array, Meta
+from mildly.data.gaps import Gaps
 from mildly.data.scratch import Scratch, check_room, reserve
 from mildly.errors import MildlyError
 from mildly.files import json_digest, sync_folder
@@ -88,8 +89,8 @@ class Writer:
                 reserve(file)
             return {name: np.lib.format.open_memmap(self._content / f"{name}.npy", mode="r+") for name in FIELDS}
 
-    def finish(self, meta: Meta) -> Path:
-        """Write `dataset.json` and move the folder to its place."""
+    def finish(self, meta: Meta, gaps: Gaps | None = None) -> Path:
+        """Write `dataset.json`, and `gaps.npy` if there are any, and move the folder to its place."""
         arrays = self.arrays()
         with self._writing():
             for array in arrays.values():
@@ -98,6 +99,11 @@ class Writer:
             for file in self._files.values():
                 os.fsync(file.fileno())
             self._close()
+            if gaps is not None:
+                with (self._content / "gaps.npy").open("wb") as file:
+                    np.save(file, gaps.to_table(), allow_pickle=False)
+                    file.flush()
+                    os.fsync(file.fileno())
             with (self._content / "dataset.json").open("w") as described:
                 described.write(json.dumps(description(meta, self.rows), indent=2) + "\n")
                 described.flush()

@@ -155,6 +155,16 @@ def _register(name: str, horizon: int, where: str, **arguments: Any) -> None:
     gym.register(f"d4rl/{name}", f"{__name__}.{where}", max_episode_steps=horizon, kwargs=arguments)
 
 
+def registered_time_limit(env_id: str) -> int | None:
+    """The steps after which an environment that is registered by now cuts episodes off; nothing of it is imported."""
+    try:
+        import gymnasium as gym
+    except ImportError:
+        return None
+    spec = gym.registry.get(env_id)
+    return None if spec is None else spec.max_episode_steps
+
+
 def check_fit(env_id: str, observation_size: int, action_size: int, whose: str, space: ActionSpace | None) -> None:
     """The environment exists and fits a data set or policy, known before anything runs or is written.
 

@@ -226,7 +226,8 @@ def performance_profile(
 ) -> EstimatedCurve:
     """The fraction of runs with a score above each threshold, averaged over tasks.
 
-    Where one algorithm's curve is above another's everywhere, it is better by mean, interquartile mean and gap alike.
+    Where one algorithm's curve is nowhere below another's, it is no worse by mean and gap. By interquartile mean that
+    holds if both have equally many runs in all: the quarter that it cuts off is rounded down to whole runs.
     Memory: 8 bytes for each replication and threshold.
     """
     pool, at = Pool.of(scores), np.asarray(thresholds, dtype=np.float64)

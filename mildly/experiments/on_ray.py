@@ -37,6 +37,7 @@ from mildly.experiments.progress import SweepProgress
 
 _POLL_SECONDS = 0.2
 _CLEAN_SECONDS = 30.0  # that the removal of the copies may take
+_RELEASE_SECONDS = 5.0  # that a task which was stopped may take to let go of its copy
 _KEPT_SECONDS = 24 * 3600.0  # that a copy which nobody uses is kept, if its sweep could not remove it
 
 
@@ -81,25 +82,37 @@ def run_on_ray(
     before = {task.name: _size(task.log) for task in tasks}
     open_tasks = {job.remote(dataclasses.asdict(task), shared[task.dataset]): task for task in tasks}
     failed: dict[str, str] = {}
-    while open_tasks and not stop:
-        ended, _ = ray.wait(list(open_tasks), timeout=_POLL_SECONDS)
-        for reference in ended:
-            task = open_tasks.pop(reference)
-            try:
-                ray.get(reference)
-                progress.counts.done += 1
-            except ray.exceptions.RayError as error:
-                failed[task.name] = log_tail(task.log) or str(error)
-                progress.counts.failed += 1
-                progress.say(f"{task.name}: failed, see {task.log}")
-        # A task that has written to its log has started on a node.
-        progress.refresh(task for task in open_tasks.values() if _size(task.log) > before[task.name])
-    for reference in open_tasks:
-        ray.cancel(reference)
-    if open_tasks:  # they are writing their checkpoints
-        ray.wait(list(open_tasks), num_returns=len(open_tasks))
-    _clean_nodes(ray, [dataset.key for dataset in shared.values()])
+    try:
+        while open_tasks and not stop:
+            ended, _ = ray.wait(list(open_tasks), timeout=_POLL_SECONDS)
+            for reference in ended:
+                task = open_tasks.pop(reference)
+                try:
+                    ray.get(reference)
+                    progress.counts.done += 1
+                except ray.exceptions.RayError as error:
+                    failed[task.name] = log_tail(task.log) or str(error)
+                    progress.counts.failed += 1
+                    progress.say(f"{task.name}: failed, see {task.log}")
+            # A task that has written to its log has started on a node.
+            progress.refresh(task for task in open_tasks.values() if _size(task.log) > before[task.name])
+        _cancel(ray, list(open_tasks))
+    finally:  # a second Ctrl-C, too, leaves no copies
+        _clean_nodes(ray, [dataset.key for dataset in shared.values()])
     return failed
+
+
+def _cancel(ray: Any, references: Sequence[Any]) -> None:
+    """Stop tasks and wait until their jobs have written checkpoints; after a second Ctrl-C they do so on their own."""
+    try:
+        for reference in references:
+            ray.cancel(reference)
+        if references:
+            ray.wait(references, num_returns=len(references))
+    except KeyboardInterrupt:
+        for reference in references:
+            ray.cancel(reference, force=True)
+        raise
 
 
 def _clean_nodes(ray: Any, keys: Sequence[str]) -> None:
@@ -185,16 +198,24 @@ def _cache_folder() -> Path:
 
 def _forget(keys: Sequence[str]) -> None:
     """The Ray task that removes a sweep's copies from a node, those that no other sweep is using."""
-    _remove_copies(_cache_folder(), lambda folder: folder.name in keys)
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while not _remove_copies(_cache_folder(), lambda folder: folder.name in keys) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
-def _remove_copies(cache: Path, unwanted: Callable[[Path], bool]) -> None:
-    """Remove copies that no task is using. Lock files stay: they are empty, and removing one would be a race."""
+def _remove_copies(cache: Path, unwanted: Callable[[Path], bool]) -> bool:
+    """Remove copies that no task is using; whether those were all. Lock files stay, empty: removing one is a race."""
     import fcntl
 
+    all_free = True
     for folder in sorted(cache.iterdir()) if cache.is_dir() else ():
         if not re.fullmatch("[0-9a-f]{32}", folder.name) or folder.is_symlink() or not unwanted(folder):
             continue
-        with (cache / f"{folder.name}.lock").open("w") as lock, contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (cache / f"{folder.name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                all_free = False
+                continue
             shutil.rmtree(folder, ignore_errors=True)
+    return all_free

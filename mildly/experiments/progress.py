@@ -10,12 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mildly.experiments.process import WorkerTask, last_line
+from mildly.run import is_number
 from mildly.terminal import SafeConsole
 
 _LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0
@@ -36,7 +37,7 @@ class SweepProgress:
     """Shows the running jobs: step, speed, last score, time left."""
 
     counts: Counts
-    console: Console = field(default_factory=lambda: SafeConsole(stderr=True))
+    console: SafeConsole = field(default_factory=lambda: SafeConsole(stderr=True))
 
     def __post_init__(self) -> None:
         self.shown = time.monotonic()
@@ -58,7 +59,7 @@ class SweepProgress:
 
     def say(self, text: str) -> None:
         """Print a line above the table."""
-        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def refresh(self, running: Iterable[WorkerTask]) -> None:
         """Show the running jobs, unless they were shown just before."""
@@ -89,7 +90,7 @@ class SweepProgress:
         began, start = self.first.setdefault(task.name, (self.shown, step))
         speed = max(0, step - start) / max(self.shown - began, 1e-9)
         evaluation = last_line(folder / "evaluations.jsonl")
-        score, mean_return = evaluation.get("score"), evaluation.get("mean_return")
+        score, mean_return = _number(evaluation, "score"), _number(evaluation, "mean_return")
         result = "" if mean_return is None else f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
         left = f"{timedelta(seconds=round((task.steps - step) / speed))} left" if speed else ""
         steps = f"{step}/{task.steps}" + (f" ({phase})" if phase else "")
@@ -107,4 +108,9 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
 
 def _main_step(line: Mapping[str, Any]) -> int:
     """The step of a line of metrics; 0 in the phases before the main steps."""
-    return 0 if "phase" in line else int(line.get("step", 0))
+    return 0 if "phase" in line else int(_number(line, "step") or 0)
+
+
+def _number(line: Mapping[str, Any], name: str) -> float | None:
+    """A finite number in a line; None for anything else that a damaged file may hold."""
+    return float(line[name]) if is_number(line.get(name)) else None

@@ -24,14 +24,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from mildly.data.dataset import Meta
 from mildly.data.registry import name_of
@@ -40,9 +41,12 @@ from mildly.errors import MildlyError, unknown_name
 from mildly.files import plain_name
 from mildly.run import Plan, flatten
 
-_SET_BY_SWEEP = {"algorithm", "dataset", "seed", "out", "threads", "data_dir", "variant", "source", "fields"}
+_SET_BY_SWEEP = {
+    *("algorithm", "dataset", "seed", "out", "threads", "data_dir"),
+    *("variant", "source", "reading", "fields"),
+}
 """Arguments of `train` that a spec cannot give."""
-_MOST_SEEDS = 10_000
+_MOST_SEEDS = _MOST_JOBS = 10_000
 _EXPECTED = {str: "text in quotes", int: "a whole number", bool: "true or false"}
 _LISTS = ("algorithms", "datasets", "seeds")
 
@@ -75,7 +79,7 @@ class Job:
     """The data set as the spec names it."""
     seed: int
     options: dict[str, Any]
-    """What else the spec gives to `mildly.training.loop.train`: options and config fields."""
+    """What else the spec gives to `mildly.training.offline.train`: options and config fields."""
     plan: Plan
     """What `run.json` will hold, except for what depends on the machine and on the content of the data."""
 
@@ -91,7 +95,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
         values = tomllib.loads(Path(path).read_text())
     except OSError as error:
         raise MildlyError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:  # not TOML, or not even text
+    except (ValueError, RecursionError) as error:  # not TOML, not even text, or nested without end
         raise MildlyError(f"{path}: not a TOML file ({error}).") from error
     try:
         return _parse(values)
@@ -193,9 +197,10 @@ def _names(key: str, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
-    seeds = given if isinstance(given, list) else range(given) if type(given) is int else ()
-    if len(seeds) > _MOST_SEEDS:
-        raise MildlyError(f"seeds must be at most {_MOST_SEEDS:,}, got {len(seeds):,}.")
+    number = given if type(given) is int else len(given) if isinstance(given, list) else 0
+    if number > _MOST_SEEDS:
+        raise MildlyError(f"seeds must be at most {_MOST_SEEDS:,}.")
+    seeds = given if isinstance(given, list) else range(number)
     if not seeds or not all(type(seed) is int for seed in seeds):
         raise MildlyError(f"seeds must be a number of seeds, at least 1, or a list of whole numbers, got {given!r}.")
     return tuple(seeds)
@@ -204,16 +209,24 @@ def _seeds(given: Any) -> tuple[int, ...]:
 @cache
 def train_options() -> dict[str, Any]:
     """The options that a spec may give to `train` besides config fields, with their defaults."""
-    from mildly.training.loop import train
+    from mildly.training.offline import train
 
     parameters = inspect.signature(train).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _SET_BY_SWEEP}
 
 
+def _option_type(name: str) -> type:
+    """What an option of `train` must be in a spec: the first of the types that it takes."""
+    from mildly.training.offline import train
+
+    hint = get_type_hints(train)[name]
+    return cast(type, get_args(hint)[0] if get_args(hint) else hint)
+
+
 def _check_values(given: Mapping[str, Any]) -> None:
-    for name, default in train_options().items():
-        expected = str if default is None else type(default)
-        if name in given and type(given[name]) is not expected:
+    for name in train_options().keys() & given.keys():
+        expected = _option_type(name)
+        if type(given[name]) is not expected:
             raise MildlyError(f"{name} must be {_EXPECTED[expected]}, got {given[name]!r}.")
     if isinstance(given.get("env"), str):
         check_trusted(given["env"])
@@ -234,22 +247,27 @@ def expand(spec: Spec) -> list[Job]:
 
     Mistakes in the settings of any job are found here, before the first one runs.
     """
-    jobs, options = [], train_options()
+    jobs, options, number = [], train_options(), 0
     for algorithm in spec.algorithms:
         types = _field_types(algorithm)
         for dataset, (variant, given) in itertools.product(spec.datasets, _variants_of(spec, algorithm).items()):
             own_options = {name: value for name, value in given.items() if name in options}
             fields = {name: _with_none(value, types[name]) for name, value in given.items() if name in types}
-            for crossed, values in _crossed(fields, types):
+            listed = [name for name, value in fields.items() if _is_list_of_values(value, types[name])]
+            number += len(spec.seeds) * math.prod(len(fields[name]) for name in listed)
+            if number > _MOST_JOBS:  # before they are made: a few lists multiply to more than any memory
+                raise MildlyError(f"a sweep has at most {_MOST_JOBS:,} jobs, but these lists make more.")
+            for crossed, values in _crossed(fields, listed):
                 label = ",".join(part for part in (folder_name(variant), crossed) if part)
-                jobs += [_job(algorithm, dataset, seed, label, own_options, values) for seed in spec.seeds]
+                jobs += _jobs(algorithm, dataset, spec.seeds, label, own_options, values)
     repeated = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if repeated:
         raise MildlyError(
             f"two jobs would be called {repeated[0]}: something is listed twice, or the names of two data sets or of "
             "two variants make the same folder."
         )
-    return sorted(jobs, key=lambda job: spec.seeds.index(job.seed))
+    order = {seed: place for place, seed in enumerate(spec.seeds)}
+    return sorted(jobs, key=lambda job: order[job.seed])
 
 
 def _variants_of(spec: Spec, algorithm: str) -> dict[str, dict[str, Any]]:
@@ -276,9 +294,8 @@ def _with_none(value: Any, annotated: Any) -> Any:
     return None if value == "None" and type(None) in get_args(annotated) else value
 
 
-def _crossed(fields: Mapping[str, Any], types: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every combination of the listed values: its label, and all fields."""
-    listed = [name for name, value in fields.items() if _is_list_of_values(value, types[name])]
+def _crossed(fields: Mapping[str, Any], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every combination of the values of the listed fields: its label, and all fields."""
     for combination in itertools.product(*(fields[name] for name in listed)):
         chosen = dict(zip(listed, combination, strict=True))
         label = ",".join(f"{name}={_value_text(value)}" for name, value in chosen.items())
@@ -304,9 +321,15 @@ def folder_name(name: str) -> str:
     return plain_name(name) if name else ""
 
 
-def _job(
-    algorithm: str, dataset: str, seed: int, variant: str, options: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Job:
+def _jobs(
+    algorithm: str,
+    dataset: str,
+    seeds: Sequence[int],
+    variant: str,
+    options: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> list[Job]:
+    """One setting with every seed."""
     from mildly.algorithms import algorithm_named
     from mildly.algorithms.config import make_config
     from mildly.device import resolve_device
@@ -315,19 +338,24 @@ def _job(
     filled = {**train_options(), **options}
     planned = {field.name: filled[field.name] for field in dataclasses.fields(Plan) if field.name in filled}
     try:
-        config = make_config(algorithm_named(algorithm), filled["preset"], data_name, fields)
+        kind = algorithm_named(algorithm)
+        config = make_config(kind, filled["preset"], data_name, fields)
+        if filled["steps"] is None:
+            planned["steps"] = kind.steps_of(filled["preset"])
         plan = Plan(
             algorithm=algorithm,
             config=dataclasses.asdict(config),
             dataset=None,
             data=Meta(data_name),
-            seed=seed,
+            seed=seeds[0],
             threads=1,
             variant=variant,
             **{**planned, "device": resolve_device(filled["device"])},
         )
+        plans = [dataclasses.replace(plan, seed=seed) for seed in seeds]
     except MildlyError as error:
         raise MildlyError(f"{algorithm} on {dataset}: {error}") from error
-    parts = (algorithm, folder_name(data_name), variant, f"seed-{seed}")
-    name = "/".join(part for part in parts if part)
-    return Job(name, algorithm, dataset, seed, {**options, **fields}, plan)
+    setting = "/".join(part for part in (algorithm, folder_name(data_name), variant) if part)
+    return [
+        Job(f"{setting}/seed-{plan.seed}", algorithm, dataset, plan.seed, {**options, **fields}, plan) for plan in plans
+    ]

@@ -102,7 +102,7 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
 
 
 def _stopped(jobs: Sequence[Job], root: Path, signal_number: int) -> NoReturn:
-    from mildly.training.loop import Stopped
+    from mildly.training.offline import Stopped
 
     done = sum(checkpoint_step(root / job.name) >= job.plan.steps for job in jobs)
     raise Stopped(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -36,8 +35,6 @@ def native_folder(job: Job, out: Path, say: Callable[[str], None]) -> Path:
             raise MildlyError(f"{folder}: was made of other data than {job.dataset} holds now. Choose another --out.")
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{folder.name}-*"):  # by a sweep that was killed while it converted
-        shutil.rmtree(left)
     with atomic_write(note) as unfinished:  # first, since the folder appears only when it is complete
         unfinished.write_text(json.dumps(origin) + "\n")
     for line in convert(job.dataset, folder, ImportOptions(name=name)).meta.notes:  # such as what was guessed

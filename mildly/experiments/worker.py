@@ -10,9 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, tell
 from mildly.experiments.process import WorkerTask
-from mildly.files import remove_leftovers
 from mildly.run import Run
 
 _WAIT_SECONDS = 120.0  # for an earlier process of the job to write its checkpoint
@@ -22,15 +21,15 @@ def main() -> int:
     """Read the task and train; returns an exit code as `mildly train` does."""
     task = WorkerTask(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_watch_pipe, args=(sys.stdin.fileno(),), daemon=True).start()
-    from mildly.training.loop import Stopped
+    from mildly.training.offline import Stopped
 
     try:
         run_task(task)
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        tell(stopped)
         return stopped.exit_code
     except MildlyError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 2
     return 0
 
@@ -45,14 +44,13 @@ def _watch_pipe(pipe: int) -> None:
 def run_task(task: WorkerTask) -> None:
     """Train, or resume from the run's last checkpoint."""
     from mildly.data.registry import load_dataset
-    from mildly.training.loop import resume, train
+    from mildly.training.offline import resume, train
 
     run = Run(Path(task.folder))
     if (run.path / "run.json").exists():
         _wait_for_predecessor(run)
         resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
         return
-    remove_leftovers(run.path)  # of a process that was killed at its start
     train(
         task.algorithm,
         task.dataset,

@@ -14,19 +14,20 @@ from mildly.evaluation.results import Result
 from mildly.files import atomic_write
 from mildly.paper.matching import changes, closest_to_paper, is_recollected, official_name
 from mildly.paper.reproductions import Reproduction
+from mildly.report.chart_files import plain_text
 from mildly.report.curves import MeanCurve, mean_curve
-from mildly.run import Run
+from mildly.run import Run, is_number
 
 _VALUES = {"q_data": "in the data", "q_ood": "of the policy's actions", "q_target": "target"}
 
 
 def parameter_study(reproduction: Reproduction, results: Sequence[Result], path: Path) -> Path:
     """Scores and values of the data's actions against lambda (above) and N (below), for each data set."""
-    usual = Counter(result.plan.flat_config["num_actions"] for result in results if result.plan.algorithm == "mcq")
+    usual = Counter(_setting(result, "num_actions") for result in results if result.plan.algorithm == "mcq")
     number = 10 if 10 in usual or not usual else usual.most_common(1)[0][0]
     rows: list[tuple[str, Callable[[Result], bool]]] = [
-        ("lam", lambda result: result.plan.flat_config["num_actions"] == number),
-        ("num_actions", lambda result: result.plan.flat_config["lam"] == 0.95),
+        ("lam", lambda result: _setting(result, "num_actions") == number),
+        ("num_actions", lambda result: _setting(result, "lam") == 0.95),
     ]
     datasets = [name for name in reproduction.datasets if _runs_on(name, reproduction, results)]
     if not datasets:
@@ -37,7 +38,7 @@ def parameter_study(reproduction: Reproduction, results: Sequence[Result], path:
             groups: dict[Any, list[Result]] = {}
             for result in _runs_on(name, reproduction, results):
                 if belongs(result):
-                    groups.setdefault(result.plan.flat_config[parameter], []).append(result)
+                    groups.setdefault(_setting(result, parameter), []).append(result)
             score, value = axes[row][2 * i], axes[row][2 * i + 1]
             for setting in sorted(groups, key=lambda value: (isinstance(value, str), value)):  # "auto" last
                 label = f"{'λ' if parameter == 'lam' else 'N'} = {setting}"
@@ -63,9 +64,15 @@ def value_estimates(reproduction: Reproduction, results: Sequence[Result], path:
         for metric, label in _VALUES.items():
             _draw(axis, _curve(alike, _metric(metric)), f"Q {label}")
         changed = "".join(f", {change}" for change in changes(alike[0].plan))
-        axis.set_title(_title(name, alike) + changed, fontsize=9, loc="left")
+        axis.set_title(plain_text(_title(name, alike) + changed), fontsize=9, loc="left")
     axes[0][0].legend(fontsize=7, frameon=False)
     return _save(figure, path)
+
+
+def _setting(result: Result, name: str) -> float | str:
+    """A number, or a text such as "auto"; anything else that a damaged `run.json` may hold is told as text, too."""
+    value: Any = result.plan.flat_config.get(name)
+    return float(value) if is_number(value) else str(value)
 
 
 def _title(name: str, results: Sequence[Result]) -> str:
@@ -111,7 +118,7 @@ def _axes(rows: int, columns: int) -> tuple[Any, Any]:
 def _draw(axis: Any, curve: MeanCurve | None, label: str) -> None:
     if curve is None:
         return
-    (line,) = axis.plot(curve.steps, curve.mean, linewidth=1.3, label=label)
+    (line,) = axis.plot(curve.steps, curve.mean, linewidth=1.3, label=plain_text(label))
     band = curve.mean - curve.std, curve.mean + curve.std
     axis.fill_between(curve.steps, *band, color=line.get_color(), alpha=0.2, linewidth=0)
 

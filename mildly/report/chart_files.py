@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, printable
 from mildly.files import atomic_write
 from mildly.report.charts import LIGHT, VALUE_LIGHT, ChartSpec
 
@@ -77,13 +77,13 @@ def _lines(spec: ChartSpec) -> Any:
     for series in spec["series"]:
         x, y = np.array(series["x"]), np.array(series["y"])
         look = {"color": _COLORS[series["color"]], "linestyle": _dash(series["dash"]), "linewidth": 1.8}
-        axes.plot(x, y, label=_plain(series["label"]), marker="o" if len(x) == 1 else None, **look)
+        axes.plot(x, y, label=plain_text(series["label"]), marker="o" if len(x) == 1 else None, **look)
         if spec.get("band") == "range":
             axes.fill_between(x, series["low"], series["high"], color=look["color"], alpha=0.15, linewidth=0)
         elif "std" in series:
             spread = np.array(series["std"])
             axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.15, linewidth=0)
-    axes.set(title=_plain(spec["title"]), xlabel=spec["xLabel"], ylabel=spec["yLabel"])
+    axes.set(title=plain_text(spec["title"]), xlabel=spec["xLabel"], ylabel=spec["yLabel"])
     if len(spec["series"]) <= _MOST_IN_LEGEND:
         axes.legend(frameon=False)
     return figure
@@ -102,11 +102,11 @@ def _intervals(spec: ChartSpec) -> Any:
         if "reference" in panel:
             axes.axvline(panel["reference"], color="#777777", linestyle="--", linewidth=1)
             axes.set_xlim(*panel["range"])
-        axes.set_yticks(range(rows), [_plain(row["label"]) for row in panel["rows"]] if i == 0 else [""] * rows)
+        axes.set_yticks(range(rows), [plain_text(row["label"]) for row in panel["rows"]] if i == 0 else [""] * rows)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        axes.set_title(_plain(panel["title"]), fontsize=10)
-    figure.suptitle(_plain(spec["title"]), x=0.01, ha="left")
+        axes.set_title(plain_text(panel["title"]), fontsize=10)
+    figure.suptitle(plain_text(spec["title"]), x=0.01, ha="left")
     return figure
 
 
@@ -114,6 +114,6 @@ def _dash(pattern: str) -> Any:
     return (0, tuple(map(float, pattern.split()))) if pattern else "-"
 
 
-def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics."""
-    return text.replace("$", r"\$")
+def plain_text(text: str) -> str:
+    """Text that matplotlib does not take for mathematics, and whose characters a font can have."""
+    return printable(text).replace("$", r"\$")

@@ -11,6 +11,7 @@ import numpy as np
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
 from mildly.files import atomic_write, writable
+from mildly.report.chart_files import plain_text
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -59,7 +60,7 @@ def draw(data: Dataset, path: str | os.PathLike[str]) -> Path:
             axes.set_axisbelow(True)
             panel(axes, data)
             axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        figure.suptitle(_title(data), x=0.012, ha="left", fontsize=13, fontweight="bold")
+        figure.suptitle(plain_text(_title(data)), x=0.012, ha="left", fontsize=13, fontweight="bold")
         with atomic_write(path) as unfinished:
             figure.savefig(unfinished, dpi=150, format=path.suffix[1:].lower())
     return path
@@ -81,7 +82,7 @@ def _title(data: Dataset) -> str:
 
 def _returns(axes: Any, data: Dataset) -> None:
     """How good episodes are, with the normalized score on top where it is known."""
-    returns, meta = data.episode_returns(), data.meta
+    returns, meta = data.known_returns(), data.meta
     axes.set(title="Episode returns", xlabel="return", ylabel="episodes")
     _bars(axes, [returns], [_BLUE])
     best = np.sort(returns)[-max(1, len(returns) // 10) :].mean()
@@ -99,7 +100,7 @@ def _returns(axes: Any, data: Dataset) -> None:
 def _lengths(axes: Any, data: Dataset) -> None:
     """How long episodes last, by what ended them."""
     episodes = data.episodes()
-    lengths = np.array([episode.stop - episode.start for episode in episodes])
+    lengths = data.episode_lengths()
     terminated = data.terminated[[episode.stop - 1 for episode in episodes]]
     kinds = {"terminated": (terminated, _BLUE), "truncated": (~terminated, _ORANGE)}
     shown = {name: (which, color) for name, (which, color) in kinds.items() if which.any()}
@@ -162,7 +163,7 @@ def _states(axes: Any, data: Dataset) -> None:
 
 def _order(axes: Any, data: Dataset) -> None:
     """Returns as the log goes on: an agent that learned, or a change of policy, shows here."""
-    returns = data.episode_returns()
+    returns = data.known_returns()
     if len(returns) < _FEW:
         edges = np.linspace(0, len(data), min(len(data), 200) + 1).astype(np.int64)
         means = np.add.reduceat(data.rewards.astype(np.float64), edges[:-1]) / np.diff(edges)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mildly.errors import MildlyError
+from mildly.files import atomic_write, writable
 from mildly.run import Run
 
 _COLORS = ("#0f6cbd", "#d1661c", "#2e8b57", "#8a4fbf", "#b0303a", "#6b6b6b")
@@ -56,5 +57,7 @@ def learning_curves(
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=150)
-    return Path(path)
+    path = writable(path)
+    with atomic_write(path) as unfinished:
+        figure.savefig(unfinished, dpi=150)
+    return path

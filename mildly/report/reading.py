@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from mildly.data.dataset import Meta
 from mildly.errors import MildlyError
 from mildly.evaluation.results import Result, find_runs
 from mildly.files import parse_json, read_object
-from mildly.run import Plan, Run
+from mildly.run import Plan, Run, is_number, is_step
 
 VALUES = ("q_data", "q_ood", "pseudo_target", "q_target")
 """The value estimates in `metrics.jsonl` that a report shows."""
@@ -93,7 +92,7 @@ def _read(run: Run) -> Record:
     seconds: dict[str, float] = {}
     megabytes: float | None = None
     try:
-        evaluations = _checked(run.evaluations(), run.path / "evaluations.jsonl")
+        evaluations = run.evaluations()
     except (MildlyError, OSError) as error:
         problems.append(_short_message(error, run.path))
     try:
@@ -110,26 +109,6 @@ def _read(run: Run) -> Record:
     return Record(result, step, metrics, seconds, megabytes, _versions(run.path), problems)
 
 
-def _checked(lines: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
-    """Evaluations whose steps increase and whose returns and scores are numbers."""
-    if any(before["step"] >= after["step"] for before, after in pairwise(lines)):
-        raise MildlyError(f"{path}: damaged (steps that do not increase).")
-    for line in lines:
-        if not all(_are_numbers(line.get(name)) for name in ("returns", "scores", "lengths")):
-            raise MildlyError(f"{path}: damaged (step {line['step']} has something else than numbers).")
-        if not _is_number(line.get("mean_return")) or not (line.get("score") is None or _is_number(line["score"])):
-            raise MildlyError(f"{path}: damaged (step {line['step']} has no mean_return or no sound score).")
-    return [{"score": None, **line} for line in lines]
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _are_numbers(values: Any) -> bool:
-    return values is None or (isinstance(values, list) and all(map(_is_number, values)))
-
-
 def _some_lines(path: Path) -> list[dict[str, Any]]:
     """Main steps and value estimates: of at most 300 lines spread evenly over the log, the last included."""
     if not path.exists():
@@ -141,8 +120,9 @@ def _some_lines(path: Path) -> list[dict[str, Any]]:
     for text in lines[::-1][:: max(every, 1)][::-1]:
         try:
             line = parse_json(text)
-            values = {name: line[name] for name in VALUES if _is_number(line.get(name))}
-            kept.append({"step": int(line["step"]), **values})
+            if not is_step(line["step"]):
+                raise ValueError("a line without a step")
+            kept.append({"step": line["step"]} | {name: line[name] for name in VALUES if is_number(line.get(name))})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
     return kept

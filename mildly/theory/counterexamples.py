@@ -101,7 +101,7 @@ def close_policy_that_is_worse(gamma: float = 0.0) -> Counterexample:
     """Proposition 3: a policy near mu in KL that leans to the worse action.
 
     The printed bound drops the advantage of pi_p over mu as if it were never negative. With one state it fails exactly
-    if epsilon < ((1 - gamma) / (sqrt(2) gamma))^2: the closer to mu, the surer.
+    if pi_p is worse than mu and epsilon < ((1 - gamma) / (sqrt(2) gamma))^2: of worse policies, those close to mu.
     """
     mdp = one_state((1.0, 0.0), gamma)
     mu, policy = np.array([[0.5, 0.5]]), np.array([[0.45, 0.55]])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mildly.errors import MildlyError
+from mildly.files import atomic_write
 from mildly.theory.evaluation import batch_optimal_q, expected_return, policy_q
 from mildly.theory.fixed_points import fixed_point, mcb_fixed_point
 from mildly.theory.mdp import Array, Bools, TabularMDP, stream
@@ -48,7 +49,8 @@ def draw_all(folder: str | Path, *, seed: int = 0) -> list[Path]:
         "theory-overestimation.png": draw_overestimation(seed=seed),
     }
     for name, figure in drawn.items():
-        figure.savefig(target / name, dpi=150)
+        with atomic_write(target / name) as unfinished:
+            figure.savefig(unfinished, dpi=150)
     return [target / name for name in drawn]
 
 

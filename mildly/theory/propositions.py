@@ -35,10 +35,11 @@ _STEPS = 12
 def proposition_1(mdp: TabularMDP, mu: ArrayLike, *, delta: ArrayLike = 1e-3, seed: int = 0) -> Verdict:
     """Printed: in the support region T_MCB is a gamma-contraction in the sup norm, with a unique fixed point.
 
-    Over the support alone this fails for arbitrary Q, since T2's maximum reads the values outside. Corrected: it is a
-    gamma-contraction over all of S x A, which is more. Proof: |max Q1 - max Q2| <= ||Q1 - Q2|| on the support; outside,
-    T1 copies a maximum of such values. After one application values outside are tied to those inside, and then it
-    contracts over the support alone as well. Convergence to a unique fixed point follows, as printed.
+    With the norm over the support on both sides, which is how `printed` is read here and in Proposition 4, this fails
+    for arbitrary Q, since T2's maximum reads the values outside. Corrected: it is a gamma-contraction over all of
+    S x A, which is more. Proof: |max Q1 - max Q2| <= ||Q1 - Q2|| on the support; outside, T1 copies a maximum of such
+    values. After one application values outside are tied to those inside, and then it contracts over the support alone
+    as well. Convergence to a unique fixed point follows, as printed.
     """
     support = support_of(policy_for(mdp, mu, "mu"))
     operator = MCB(mdp, support, delta)

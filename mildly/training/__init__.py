@@ -1,1 +1,1 @@
-"""One loop for all algorithms, the run folder it writes, and checkpoints that make any run resumable."""
+"""One trainer for all algorithms, the run folder it writes, and checkpoints that make any run resumable."""

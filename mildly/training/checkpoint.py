@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mildly.errors import MildlyError
-from mildly.files import atomic_write, parse_json
-from mildly.run import OtherFormat, check_format
+from mildly.files import atomic_write, parse_json, temporary_path
+from mildly.run import OtherFormat, check_format, is_step
 
 FORMAT = 2
 
@@ -47,7 +46,7 @@ def previous(path: Path) -> Path:
 def _keep_previous(path: Path) -> None:
     """The present checkpoint becomes the one before, under a second name: there is one at every moment."""
     if path.exists():
-        second = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+        second = temporary_path(path)
         try:
             os.link(path, second)
         except OSError:  # a file system without second names
@@ -80,7 +79,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         check_format(path, header["format"], str(FORMAT))
         if header.get("digest") != _digest(tensors, header.get("facts", "")):
             raise ValueError("its content does not match its digest")
-        return tensors, parse_json(header["facts"])
+        facts = parse_json(header["facts"])
+        if not isinstance(facts, dict) or not is_step(facts.get("step")):
+            raise ValueError("its facts do not tell the step")
+        return tensors, facts
     except OtherFormat:
         raise
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,6 +12,8 @@ import numpy as np
 
 from mildly.data.check import check as findings_of
 from mildly.data.dataset import Dataset, Meta
+from mildly.data.findings import Remark, lacks_reward
+from mildly.data.options import ImportOptions
 from mildly.device import memory_bytes
 from mildly.environments import NoSimulator, check_fit, stored_action_space, trust_env
 from mildly.errors import MildlyError
@@ -22,12 +24,13 @@ _COPIES = 4
 """Of a network's weights and of a layer's output there are at least so many: gradients, and what Adam remembers."""
 
 
-def preflight(data: Dataset, source: str | None, *, check: bool) -> list[str]:
+def preflight(data: Dataset, source: str | None, reading: ImportOptions | None = None, *, check: bool) -> list[str]:
     """Refuse data on which training would go wrong; otherwise what there is to say of them, a line each.
 
     Args:
         data: what is to be trained on.
         source: the name or path it was loaded from; None for a set that was made in Python.
+        reading: the options it was read with, if any.
         check: look for mistakes.
     """
     raw = source is not None and not isinstance(data.rewards, np.memmap)
@@ -37,12 +40,29 @@ def preflight(data: Dataset, source: str | None, *, check: bool) -> list[str]:
     findings = findings_of(data, thorough=False)
     errors = [finding for finding in findings if finding.severity == "error"]
     where = source or data.meta.name
-    look = f"'mildly data check {shlex.quote(where)}' shows it in full"
+    words = reading.words() if reading is not None else ""
+    look = f"'{f'mildly data check {shlex.quote(where)} {words}'.rstrip()}' shows it in full"
     if errors:
         told = " ".join(f"{error.what} {error.evidence} {error.advice}" for error in errors)
         raise MildlyError(f"{where}: training would go wrong. {told} ({look}; --no-check trains all the same.)")
-    warnings = [f"warning: {finding.what} ({finding.code})" for finding in findings if finding.severity == "warning"]
+    noted = {Remark.of(note).code for note in said}
+    warnings = [
+        f"warning: {finding.what} ({finding.code})"
+        for finding in findings
+        if finding.severity == "warning" and finding.code not in noted
+    ]
     return [*said, *warnings, *([look] if warnings else [])]
+
+
+def check_reward(algorithm: str, config: Any, data: Dataset) -> None:
+    """Refuse a log without a reward where rewards are learned from."""
+    ranked = getattr(config, "best_episodes", None) is not None
+    if lacks_reward(data.meta.notes) and (ranked or hasattr(config, "gamma")):
+        why = "--best-episodes chooses by it" if ranked else f"{algorithm} learns from it"
+        raise MildlyError(
+            f"'{data.meta.name}' has no reward, and {why}. Read the log with one: --reward \"NAME\", a formula such as "
+            f'--reward "-power - 10 * abs(temp - 21)", or --cost "NAME". Without one, imitate it: mildly train bc.'
+        )
 
 
 def check_sizes(config: Any, data: Dataset, checkpoint: Path) -> None:

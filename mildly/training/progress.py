@@ -9,7 +9,6 @@ from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from mildly.errors import printable
 from mildly.evaluation.rollout import Evaluation
 from mildly.run import Plan
 from mildly.terminal import SafeConsole
@@ -24,7 +23,7 @@ class TrainingProgress:
 
     def __init__(self, plan: Plan, folder: Path, start: int, env: str | None) -> None:
         self.console = SafeConsole(stderr=True)
-        self.run = printable(f"{plan.algorithm} on {plan.data.name}")
+        self.run = f"{plan.algorithm} on {plan.data.name}"
         self.title, self.steps = self.run, plan.steps
         self.score = ""
         self.details = ""
@@ -96,7 +95,7 @@ class TrainingProgress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def _show(self, step: int) -> None:
         self.shown, self.shown_at = time.monotonic(), step

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and what clusters send before the end, as requests that the loop answers at the end of a step."""
+"""Ctrl-C, SIGTERM and what clusters send before the end, as requests that the trainer answers at the end of a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-NUMBERS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+
+
+def stop_signals() -> tuple[int, ...]:
+    """The signals that ask a program to stop. SIGHUP is none under `nohup`, which ignores it for us."""
+    known = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    always = (signal.SIGINT, signal.SIGTERM)  # shells ignore Ctrl-C for what they start in the background
+    return tuple(number for number in known if number in always or signal.getsignal(number) != signal.SIG_IGN)
 
 
 @contextmanager
@@ -25,7 +31,7 @@ def stop_requests() -> Iterator[list[int]]:
         received.append(number)
 
     try:
-        before = {number: signal.signal(number, remember) for number in NUMBERS}
+        before = {number: signal.signal(number, remember) for number in stop_signals()}
     except ValueError:
         yield received
         return

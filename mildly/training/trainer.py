@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ from mildly.data.batches import Sampler
 from mildly.device import peak_megabytes
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
-from mildly.run import Run
+from mildly.run import Run, is_step
 from mildly.training import checkpoint
 from mildly.training.divergence import ValueWatch
 
 _NAMED = 12  # names in a message
+_RECENT = 1_000  # steps whose metrics are kept until the next line of the log
 
 
 class Diverged(MildlyError):
@@ -121,6 +122,7 @@ class Trainer:
         evaluate: Callable[[int], Evaluation] | None = None,
         on_save: Callable[[], object] | None = None,
         watch: ValueWatch | None = None,
+        causes: Callable[[], str] | None = None,
     ) -> None:
         """What the trainer does besides.
 
@@ -132,9 +134,10 @@ class Trainer:
             evaluate: runs the policy of a step.
             on_save: writes what belongs beside a checkpoint of the main steps.
             watch: knows which values are possible.
+            causes: says what may have driven a training apart.
         """
         self.run, self.algorithm, self.source, self.schedule = run, algorithm, source, schedule
-        self.evaluate, self.on_save, self.watch = evaluate, on_save, watch
+        self.evaluate, self.on_save, self.watch, self.causes = evaluate, on_save, watch, causes
         self.phases: list[Phase] = [*algorithm.phases(), Phase("", schedule.steps, algorithm.step)]
         """The last one is the main steps'."""
         self.current = self.step = 0
@@ -144,6 +147,8 @@ class Trainer:
         """Sums of the metrics since the last line of the log."""
         self.counts: Counter[str] = Counter()
         """Steps in each of those sums: an algorithm may begin with other metrics than it ends with."""
+        self.recent: deque[Metrics] = deque(maxlen=_RECENT)
+        """The metrics of each of those steps, to tell which was the first that is not finite."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.notes: list[str] = []
         """What a person should know of how it was restored."""
@@ -194,6 +199,7 @@ class Trainer:
             if len(known) < len(metrics):
                 self.sums |= {name: value.clone() for name, value in metrics.items() if name not in self.sums}
             self.counts.update(metrics.keys())
+            self.recent.append(metrics)
             self.step += 1
 
     def _log_evaluate_save(self, monitor: Monitor) -> None:
@@ -222,6 +228,7 @@ class Trainer:
             sums = torch.stack(list(self.sums.values())).tolist()
             means = {name: value / self.counts[name] for name, value in zip(self.sums, sums, strict=True)}
             self.sums, self.counts = {}, Counter()
+            self.recent.clear()
             phase = {"phase": self.phase.name} if self.phase.name else {}
             self.run.append("metrics.jsonl", {**phase, "step": self.step, **means})
             monitor.metrics(self.phase.name, self.step, means)
@@ -230,7 +237,11 @@ class Trainer:
             raise self._diverged(wrong)
 
     def _check_sums(self) -> None:
-        """A sum over steps shows a NaN or infinity of any of them."""
+        """A sum over steps shows a NaN or infinity of any of them; the steps themselves show which came first."""
+        if not _not_finite(self.sums):
+            return
+        for step, metrics in enumerate(self.recent, self.step - len(self.recent) + 1):
+            self._check_finite(metrics, f"for the first time at step {step}")
         since = self.step - max(self.counts.values(), default=0)
         self._check_finite(self.sums, f"between steps {since + 1} and {self.step}")
 
@@ -242,11 +253,7 @@ class Trainer:
         return state
 
     def _check_finite(self, tensors: Mapping[str, Tensor], when: str) -> None:
-        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        if not floats:
-            return
-        finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()]).tolist()
-        bad = [name for name, good in zip(floats, finite, strict=True) if not good]
+        bad = _not_finite(tensors)
         if bad:
             names = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
             where = f" of the phase '{self.phase.name}'" if self.phase.name else ""
@@ -254,10 +261,8 @@ class Trainer:
 
     def _diverged(self, what: str) -> Diverged:
         kept = f"The last good checkpoint is kept in {self.run.path}" if self.run.checkpoint.exists() else ""
-        return Diverged(
-            f"training diverged: {what}. {kept or 'No checkpoint was written yet'}. "
-            "Lower the learning rates, or check the data's rewards for outliers."
-        )
+        causes = self.causes() if self.causes else "Lower the learning rates."
+        return Diverged(f"training diverged: {what}. {kept or 'No checkpoint was written yet'}. {causes}")
 
     def _save(self) -> None:
         """What belongs beside it, then the checkpoint. Between two lines of the log the sums are part of the state."""
@@ -300,6 +305,8 @@ class Trainer:
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
             self.current = [phase.name for phase in self.phases].index(facts["phase"])
             self.step, self.counts = facts["phase_step"], Counter(facts["counts"])
+            if not all(map(is_step, (self.step, *self.counts.values()))):
+                raise ValueError("it counts steps that are no numbers")
             self.run.rewind(facts["lines"])
             if self.watch:
                 self.watch.restore(self.run.metrics())
@@ -314,6 +321,15 @@ class Trainer:
         start = time.perf_counter()
         yield
         self.seconds["phases" if self.phase.name else part] += time.perf_counter() - start
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of tensors that hold a NaN or an infinity, in their order. The device is waited for once."""
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    if not floats:
+        return []
+    finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()]).tolist()
+    return [name for name, good in zip(floats, finite, strict=True) if not good]
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,12 +9,14 @@ import json
 import re
 import textwrap
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 from conftest import ACTIONS, OBSERVATIONS, make_batch, tiny, tiny_fields
 from learners import ANCHORED, FIELDS, WITH_EXTRAS, all_finite, every_algorithm, every_preset, every_with_extras
 
 from mildly.algorithms import ALGORITHMS, algorithm_named
+from mildly.algorithms.bc import BC
 from mildly.algorithms.config import build_config, field_types, make_config
 from mildly.algorithms.extras import Extras
 from mildly.errors import MildlyError
@@ -150,9 +152,9 @@ def test_fields_of_a_group_are_given_by_dotted_names_or_as_a_mapping():
 
 
 def test_fields_of_a_group_that_are_not_given_are_those_of_the_preset_and_of_the_algorithm():
-    fast = make_config(ALGORITHMS["mcq"], "fast", "", {"behavior.steps": 3, "extras": {"policy_ema": 0.1}})
-    assert (fast.behavior.steps, fast.behavior.cache, fast.behavior.model) == (3, True, "cvae")
-    assert (fast.extras.level_start, fast.extras.policy_ema, fast.extras.return_mix) == (True, 0.1, 0.0)
+    kit = make_config(ALGORITHMS["mcq"], "kit", "", {"behavior.steps": 3, "extras": {"policy_ema": 0.1}})
+    assert (kit.behavior.steps, kit.behavior.kl_weight, kit.behavior.model) == (3, 0.5, "cvae")
+    assert (kit.extras.level_start, kit.extras.policy_ema, kit.extras.return_mix) == (False, 0.1, 0.0)
     cql = make_config(ALGORITHMS["cql"], "paper", "", {"extras.policy_ema": 0.1})
     assert (cql.extras.bc_warmup_steps, cql.extras.policy_ema) == (40_000, 0.1)
 
@@ -192,3 +194,23 @@ def test_an_extra_out_of_range_is_an_error_that_names_it(name):
             message = f"extras.{field} must be {expected}, got {value}."
             with pytest.raises(MildlyError, match=f"^{re.escape(message)}$"):
                 tiny(name, **{f"extras.{field}": value})
+
+
+@every_algorithm
+def test_the_preset_default_suits_data_in_any_units(name):
+    kind = ALGORITHMS[name]
+    c = make_config(kind, "default", "", {})
+    assert c.normalize_observations
+    assert c.hidden_dims == (256, 256)
+    assert kind.steps_of("default") == 100_000 < kind.steps_of("paper") == 1_000_000
+    assert "paper" in kind.PRESETS
+    assert len(kind.PRESETS) <= 5
+
+
+def test_an_algorithm_that_names_no_default_has_its_config_s_own_values():
+    class Plain(BC):
+        PRESETS: ClassVar = {"paper": {}}
+
+    assert make_config(Plain, "default", "", {}) == BC.Config()
+    with pytest.raises(MildlyError, match=r"unknown preset 'defalt'. Did you mean 'default'"):
+        make_config(Plain, "defalt", "", {})

@@ -80,7 +80,7 @@ def test_a_restored_learner_goes_on_to_the_bit_while_the_other_goes_on_too(name)
 @every_algorithm
 def test_a_learner_restored_from_a_file_goes_on_to_the_bit(name, tmp_path):
     interrupted = trained(name, 3)
-    checkpoint.save(tmp_path / "file", interrupted.state_dict(), {})
+    checkpoint.save(tmp_path / "file", interrupted.state_dict(), {"step": 0})
     del interrupted
     restored = tiny(name, seed=7)
     restored.load_state_dict(checkpoint.load(tmp_path / "file")[0])

@@ -300,7 +300,7 @@ def test_a_ceiling_below_returns_that_the_data_show_is_refused():
 
 def test_the_defaults_are_the_authors():
     c = make_config(AWAC, "paper", "hopper-medium-v2", {})
-    assert (c.hidden_dims, c.actor_hidden_dims, c.batch_size) == ((256, 256), (256, 256, 256, 256), 1024)
+    assert (c.hidden_dims, c.actor_hidden_dims, c.batch_size) == ((256, 256), (256, 256, 256, 256), 128)
     assert (c.gamma, c.tau, c.actor_lr, c.critic_lr, c.actor_weight_decay) == (0.99, 5e-3, 3e-4, 3e-4, 1e-4)
     assert (c.beta, c.advantage_limit, c.baseline) == (2.0, None, "draw")
     assert (c.log_std_min, c.log_std_max, c.value_ceiling, c.ignore_terminals) == (-6.0, 0.0, None, False)
@@ -314,7 +314,7 @@ def test_the_preset_for_hands_is_the_authors_and_the_paper_takes_its_actor_on_ad
     hand, adroit = make_config(AWAC, "hand", "pen-human-v0", {}), make_config(AWAC, "paper", "pen-human-v0", {})
     for c in (hand, adroit):
         assert (c.beta, c.advantage_limit, c.baseline, c.actor_hidden_dims) == (0.5, 0.5, "mean", (256, 256))
-        assert (c.hidden_dims, c.batch_size, c.actor_weight_decay) == ((256, 256), 1024, 1e-4)
+        assert (c.hidden_dims, c.batch_size, c.actor_weight_decay) == ((256, 256), 128, 1e-4)
     assert (hand.value_ceiling, hand.ignore_terminals) == (0.0, True)
     assert (adroit.value_ceiling, adroit.ignore_terminals) == (None, False)
     assert make_config(AWAC, "hand", "hopper-medium-v2", {}) == hand

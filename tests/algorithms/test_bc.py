@@ -19,7 +19,7 @@ from mildly.data.registry import load_dataset
 from mildly.data.select import best_episodes
 from mildly.errors import MildlyError
 from mildly.policy import load_policy
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
 OBJECTIVES = {"likelihood": TanhGaussianActor, "mse": DeterministicActor, "normal": SoftGaussianActor}
 

@@ -98,5 +98,6 @@ def test_a_count_of_none_is_an_error():
         learner_of(gradient_actions=0)
 
 
-def test_the_preset_fast_takes_four():
-    assert make_config(CQL, "fast", "", {}) == CQL.Config(gradient_actions=4)
+def test_the_preset_default_takes_four():
+    assert make_config(CQL, "default", "", {}).gradient_actions == 4
+    assert make_config(CQL, "paper", "", {}).gradient_actions is None

@@ -171,9 +171,9 @@ def test_all_actions_of_a_step_go_through_the_critics_at_once_and_the_actor_runs
         rows["critics"].append(tuple(actions.shape))
         return forward(self, states, actions, freeze)
 
-    def counted_actor(self: Actor, states: Tensor) -> Any:
+    def counted_actor(self: Actor, states: Tensor, *dropout: Any) -> Any:
         rows["actor"].append(len(states))
-        return run(self, states)
+        return run(self, states, *dropout)
 
     monkeypatch.setattr(Critics, "forward", counted)
     monkeypatch.setattr(type(cql.actor), "forward", counted_actor)

@@ -245,3 +245,17 @@ def test_a_restored_learner_has_the_average_too(name):
     other.load_state_dict(learner.state_dict())
     assert same(weights(other.policy().actor), weights(learner.policy().actor))
     assert other.extras.steps == 3
+
+
+def test_returns_of_terminated_episodes_alone_are_mixed_if_asked_for():
+    """In the rows of episodes that were cut off, rewards and ends stay as they are logged."""
+    learner = starting("sac", **{MIX: 0.5, "extras.return_mix_ends": "terminated"})
+    columns = learner.batches(DATA).columns
+    value, _ = discounted_returns(DATA, 0.9)
+    for segment in DATA.segments():
+        ends = bool(DATA.terminated[segment.stop - 1])
+        rewards = 0.5 * DATA.rewards[segment] + 0.5 * value[segment] if ends else DATA.rewards[segment]
+        np.testing.assert_allclose(columns["rewards"][segment], rewards, rtol=1e-5)
+        own = DATA.terminated[segment].astype(float)
+        np.testing.assert_allclose(columns["terminated"][segment], 1 - 0.5 * (1 - own) if ends else own, rtol=1e-5)
+    assert 0 < sum(DATA.terminated) < len(DATA.segments())

@@ -19,7 +19,7 @@ from mildly.algorithms.iql import IQL, reward_scale
 from mildly.data.dataset import Dataset, Meta
 from mildly.errors import MildlyError
 from mildly.policy import load_policy
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
 # The actor's learning rate
 
@@ -39,6 +39,16 @@ def test_the_actors_learning_rate_falls_along_half_a_cosine_and_stays_at_0():
     assert iql.critic_optimizer.param_groups[0]["lr"] == 0.03
     assert iql.value_optimizer.param_groups[0]["lr"] == 0.04
     assert actor_rates(tiny("iql", decay_steps=None, actor_lr=0.02), 3) == [0.02, 0.02, 0.02]
+
+
+def test_the_learning_rate_falls_over_the_main_steps_and_not_in_the_warm_up():
+    fields = {"decay_steps": 4, "actor_lr": 0.02}
+    warmed, plain = tiny("iql", **fields, **{"extras.bc_warmup_steps": 3}), tiny("iql", **fields)
+    (phase,) = warmed.phases()
+    for step in range(phase.steps):
+        phase.update(make_batch(seed=step))
+        assert warmed.actor_optimizer.param_groups[0]["lr"] == 0.02
+    assert actor_rates(warmed, 6) == actor_rates(plain, 6)
 
 
 def test_a_restored_learner_goes_on_with_the_learning_rate_where_it_was():
@@ -97,13 +107,15 @@ def test_a_resumed_run_with_scaled_rewards_and_dropout_equals_an_uninterrupted_o
     assert content(whole.path) == content(parted.path)
 
 
-def test_episodes_of_equal_returns_cannot_be_scaled():
+def test_rewards_of_episodes_with_equal_returns_stay_as_they_are_and_the_user_is_told():
     data = make_dataset()
     data = Dataset.from_arrays(
         data.observations, data.actions, np.ones(60), data.next_observations, data.terminated, data.truncated, data.meta
     )
-    with pytest.raises(MildlyError, match=r"tiny: all episodes have the return 10.*reward_scaling off"):
-        changed_iql(reward_scaling=True).batches(data)
+    iql = changed_iql(reward_scaling=True)
+    iql.batches(data)
+    assert iql.preprocessing.reward_scale == 1
+    assert iql.notes == ("all episodes have the same return, so there is no range to scale the rewards by",)
 
 
 def test_the_datas_actions_are_clipped_a_little_inside_their_bounds():

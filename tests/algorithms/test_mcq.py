@@ -130,6 +130,19 @@ def test_a_weight_of_the_ood_term_of_its_own_is_lams_loss_on_another_scale(lam):
     assert losses[0] == pytest.approx(lam * losses[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("lam", [0.3, 0.9])
+def test_a_weight_of_the_ood_term_of_its_own_takes_lams_steps_since_adam_divides_the_scale_out(lam):
+    with_lam, with_weight = changed_mcq(lam=lam), changed_mcq(ood_weight=(1 - lam) / lam)
+    faster = changed_mcq(lam=lam, critic_lr=with_lam.config.critic_lr / lam)  # what the scale would be without Adam
+    learners = (with_lam, with_weight, faster)
+    for step in range(10):
+        for learner in learners:
+            learner.update_critics(make_batch(ROWS, seed=step))
+    expected, got, other = (torch.cat([x.flatten() for x in weights(learner.critics)]) for learner in learners)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert (other - expected).abs().max() > 1e-4
+
+
 def test_fewer_ood_actions_estimate_the_same_term_without_bias():
     """A thousand draws of one action per state, and one of many thousands, about the same pseudo targets."""
     batch = make_batch(ROWS)

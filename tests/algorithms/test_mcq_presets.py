@@ -251,25 +251,16 @@ def test_noise_and_delay_of_td3_come_back_when_asked_for():
 
 
 @both_kinds
-def test_the_fast_preset_is_the_papers_but_for_what_makes_it_fast(kind):
-    changed = {"ood_actions", "behavior.steps", "behavior.cache", "extras.level_start"}
-    paper, fast = (flatten(make_config(kind, preset, "hopper-medium-v2", {})) for preset in ("paper", "fast"))
-    assert {name for name in paper if paper[name] != fast[name]} == changed
-    assert fast["ood_actions"] == 1
-
-
-@both_kinds
 def test_a_preset_with_a_lam_of_its_own_keeps_it_on_every_set(kind):
     for name in LAM:
-        assert make_config(kind, "robust", name, {}) == build_config(kind, kind.PRESETS["robust"])
-        assert make_config(kind, "robust", name, {"lam": 0.6}).lam == 0.6
-    assert kind.PRESETS["robust"]["lam"] == "auto"
+        assert make_config(kind, "default", name, {}) == build_config(kind, kind.PRESETS["default"])
+        assert make_config(kind, "default", name, {"lam": 0.6}).lam == 0.6
 
 
 @both_kinds
 def test_lists_of_the_table_of_presets_are_tuples_in_a_config(kind):
-    robust = make_config(kind, "robust", "", {})
-    assert robust.hidden_dims == robust.behavior.hidden_dims == (128, 128)
+    default = make_config(kind, "default", "", {})
+    assert default.hidden_dims == default.behavior.hidden_dims == (256, 256)
     small = make_config(kind, "small", "", {})
     assert small.hidden_dims == small.behavior.hidden_dims == (128, 128)
 
@@ -280,22 +271,3 @@ def test_the_small_preset_is_that_of_the_method_with_a_small_behavior_model(kind
     assert method in (SAC, TD3)
     small = build_config(kind, {**method.PRESETS["small"], "behavior.hidden_dims": (128, 128)})
     assert make_config(kind, "small", "", {}) == small
-
-
-@both_kinds
-def test_the_robust_preset_is_fast_and_small_with_all_that_keeps_it_from_falling(kind):
-    fast, small = kind.PRESETS["fast"], kind.PRESETS["small"]
-    own = {
-        "lam": "auto",
-        "num_actions": 5,
-        "normalize_observations": True,
-        "layer_norm": True,
-        "behavior.model": "flow",
-        "behavior.steps": 2000,
-        "extras.return_mix": 0.1,
-        "extras.bc_warmup_steps": 6000,
-        "extras.bc_weight": 0.4 if kind is MCQ else 4.0,
-        "extras.policy_ema": 0.001,
-    }
-    alpha = {"initial_alpha": 0.01, "alpha_lr": 0.0} if kind is MCQ else {}
-    assert make_config(kind, "robust", "", {}) == build_config(kind, {**small, **fast, **own, **alpha})

@@ -24,7 +24,7 @@ from torch import nn
 
 from mildly.algorithms.base import Algorithm
 from mildly.run import Run
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
 BEHAVIOR, WARM_UP = "behavior model", "bc warm-up"
 BOTH = {"behavior.steps": 2, "extras.bc_warmup_steps": 3}

@@ -20,7 +20,7 @@ from mildly.errors import MildlyError
 from mildly.policy import Policy, load_policy
 from mildly.run import Run
 from mildly.training import checkpoint
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
 FLIPS = [60, pytest.param(300, marks=pytest.mark.slow)]
 

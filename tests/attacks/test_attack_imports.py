@@ -6,12 +6,12 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from carriers import minari_set
 from conftest import make_dataset, train_tiny, unsealed
 
 from mildly import environments
@@ -142,6 +142,55 @@ def test_a_stranger_s_run_imports_nothing(tmp_path: Path, mark: Path, change: di
         assert not mark.exists(), args
 
 
+@pytest.mark.parametrize("name", ["table1", "table-cost", "fig-parameters", "fig-values"])
+def test_the_paper_s_tables_import_nothing_of_the_runs_they_show(tmp_path: Path, mark: Path, name: str) -> None:
+    data = make_dataset(env_id=ID)
+    shown = {"table-cost": "halfcheetah-medium-v2", "fig-values": "walker2d-random-v2"}.get(
+        name, "hopper-medium-replay-v2"
+    )
+    data = dataclasses.replace(data, meta=dataclasses.replace(data.meta, name=shown))
+    run = train_tiny("mcq", tmp_path / "run", dataset=data.save(tmp_path / "data"), steps=2, eval_every=0).path
+    change_run(run, {"env": ID})
+    for args in (["--runs", str(run), "--out", str(tmp_path / "out")], ["--out", str(run)]):
+        assert main(["paper", name, "--render-only", *args]) == 0
+        assert not mark.exists(), args
+
+
+@pytest.mark.slow
+def test_the_paper_s_runs_import_nothing_that_their_data_name(tmp_path: Path, named: Path, mark: Path) -> None:
+    named.rename(tmp_path / "hopper-medium-recollected")
+    args = ["paper", "table1", "--datasets", "hopper-medium", "--algorithms", "bc", "--steps", "3", "--seeds", "1"]
+    args += ["--fields", "hidden_dims=[4]", "--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")]
+    assert main(args) == 0
+    assert len(list((tmp_path / "runs").rglob("run.json"))) == 1
+    assert not mark.exists()
+
+
+def test_what_only_looks_at_a_stranger_s_set_imports_nothing(tmp_path: Path, named: Path, mark: Path) -> None:
+    run = trained(tmp_path, make_dataset().save(tmp_path / "plain"))
+    change_run(run, {"env": ID})
+    for args in (
+        ["data", "list", "--data-dir", str(tmp_path)],
+        ["data", "info", str(named), "--plot", str(tmp_path / "set.png")],
+        ["train", "bc", "--dataset", str(named), "--help"],
+        ["data", "collect", str(tmp_path / "made"), "--env", "Pendulum-v1", "--policy", str(run), "--steps", "5"],
+        ["report", str(tmp_path), "--output", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures")],
+        ["sweep", str(named / "dataset.json"), "--out", str(tmp_path / "sweep"), "--dry-run"],
+    ):
+        assert main(args) in (0, 2)
+        assert not mark.exists(), args
+
+
+def test_the_options_of_reading_in_a_stranger_s_run_import_nothing(tmp_path: Path, mark: Path) -> None:
+    rows = "".join(f"{i},{-i},1,{i % 3 - 1},0.5,{i}\n" for i in range(30))
+    (tmp_path / "log.csv").write_text(f"x,y,z,u0,u1,reward\n{rows}")
+    args = ["train", "bc", "--dataset", str(tmp_path / "log.csv"), "--action", "u0,u1", "--out", str(tmp_path / "run")]
+    assert main([*args, *FEW, "--no-check"]) == 0
+    change_run(tmp_path / "run", {"env": ID, "reading": {"action": "u0,u1", "env": ID}})
+    assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "8"]) == 2
+    assert not mark.exists()
+
+
 def test_a_sweep_s_file_and_its_data_import_nothing(
     tmp_path: Path, named: Path, mark: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,30 +235,6 @@ def test_an_agent_s_folder_imports_nothing(tmp_path: Path, mark: Path) -> None:
     assert not mark.exists()
 
 
-def minari_set(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    minari = pytest.importorskip("minari")
-    import gymnasium as gym
-    from minari.data_collector import EpisodeBuffer
-
-    box = gym.spaces.Box(-1, 1, (2,), np.float32)
-    steps = np.zeros((4, 2), np.float32)
-    ends = np.array([False, False, False, True])
-    buffer = EpisodeBuffer(
-        id=0, observations=np.zeros((5, 3), np.float32), actions=steps, rewards=np.ones(4), terminations=ends,
-        truncations=~ends & False,
-    )  # fmt: skip
-    made = minari.create_dataset_from_buffers(
-        dataset_id="stranger/set-v0", buffer=[buffer], env="Pendulum-v1", action_space=box,
-        observation_space=gym.spaces.Box(-np.inf, np.inf, (3,), np.float32),
-    )  # fmt: skip
-    place = Path(made.storage.data_path)
-    described = json.loads((place / "metadata.json").read_text())
-    spec = json.loads(described["env_spec"])
-    change(spec)
-    (place / "metadata.json").write_text(json.dumps({**described, "env_spec": json.dumps(spec)}))
-    return place.parent
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "change",
@@ -219,16 +244,22 @@ def minari_set(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
         {"additional_wrappers": [{"name": "x", "entry_point": "canary_in_a_file:Canary", "kwargs": {}}]},
     ],
 )
+@pytest.mark.parametrize("missing", ["", "action_space", "observation_space"])
 def test_a_minari_set_imports_nothing(
-    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], missing: str
 ) -> None:
+    """Where a set does not say its spaces, Minari makes the environment to ask it."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    folder = minari_set(tmp_path, lambda spec: spec.update(change))
+    folder = minari_set(lambda spec: spec.update(change))
+    described = json.loads((folder / "data" / "metadata.json").read_text())
+    described.pop(missing, None)
+    (folder / "data" / "metadata.json").write_text(json.dumps(described))
     for args in (
         ["data", "info", str(folder)],
         ["data", "check", str(folder)],
         ["data", "convert", str(folder), str(tmp_path / "copy")],
         ["train", "bc", "--dataset", str(folder), "--out", str(tmp_path / "run"), *FEW],
+        ["data", "info", "minari:stranger/set-v0"],
     ):
         assert main(args) in (0, 1, 2)
         assert not mark.exists(), args

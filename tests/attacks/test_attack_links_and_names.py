@@ -13,7 +13,7 @@ from mildly.cli import main
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
 from mildly.files import plain_name
-from mildly.training.loop import resume, train
+from mildly.training.offline import resume, train
 
 NAMES = [
     "x/../../escaped",
@@ -40,8 +40,8 @@ NAMES = [
         "policy/policy.json",
         "policy/weights.safetensors",
         "policy",
-        ".tmp-1-0123abcd-run.json",
-        "policy/.tmp-1-0123abcd-policy.json",
+        ".tmp-1-0123abcd-0123abcd-run.json",
+        "policy/.tmp-1-0123abcd-0123abcd-policy.json",
         "tensorboard",
     ],
 )
@@ -76,7 +76,7 @@ def test_links_at_the_names_of_temporary_files_are_not_followed(
 
     (tmp_path / "precious").write_text("precious")
     monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0123abcd")
-    (tmp_path / f".tmp-{os.getpid()}-0123abcd-file.json").symlink_to(tmp_path / "precious")
+    files.temporary_path(tmp_path / "file.json").symlink_to(tmp_path / "precious")
     with pytest.raises(FileExistsError):
         files.write_json(tmp_path / "file.json", {"a": 1})
     assert (tmp_path / "precious").read_text() == "precious"

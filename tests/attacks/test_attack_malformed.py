@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from carriers import policy_arrays
 from conftest import make_dataset, train_tiny, unsealed
+from mutations import DEEP, DIGITS, SURROGATE, damaged, json_mutant, lines_mutant, npz_mutant
 
 from mildly.cli import main
 from mildly.collect.rollouts import ArrayPolicy
@@ -19,10 +21,8 @@ from mildly.errors import MildlyError
 from mildly.files import parse_json
 from mildly.policy import load_policy
 from mildly.run import Run
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 
-DEEP, DIGITS, SURROGATE = "[" * 100_000 + "]" * 100_000, "9" * 400, '"\\ud800"'
-VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 2**62, "text", "", [], {}, [[1]], {"a": {"b": 1}}, [None], "\x1b[2J")
 FILES = ("run.json", "metrics.jsonl", "evaluations.jsonl", "timing.json", "policy/policy.json")
 
 
@@ -62,45 +62,30 @@ def test_a_file_of_a_run_that_is_no_sound_json_gives_no_traceback(
             resume(copy, steps=20)
 
 
-def mutations(values: Any, draw: random.Random) -> Any:
-    """The values with one of them replaced, somewhere."""
-    if isinstance(values, dict | list) and values and draw.random() < 0.8:
-        changed = values.copy()
-        keys = list(changed) if isinstance(changed, dict) else list(range(len(changed)))
-        key = draw.choice(keys)
-        changed[key] = mutations(changed[key], draw)
-        return changed
-    return draw.choice(VALUES)
-
-
 @pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILES)
 def test_wrong_types_anywhere_give_no_traceback(tmp_path: Path, run: Path, name: str, count: int) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "run"))
-    sound, draw = (copy / name).read_text(), random.Random(name)
+    draw = random.Random(name)
     for _ in range(count):
-        if name.endswith(".jsonl"):
-            lines = [json.loads(line) for line in sound.splitlines()]
-            lines[draw.randrange(len(lines))] = mutations(lines[0], draw)
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-        else:
-            text = json.dumps(mutations(unsealed(run / name), draw))
-        (copy / name).write_text(text)
+        lines = name.endswith(".jsonl")
+        sound = (run / name).read_bytes()
+        (copy / name).write_bytes(lines_mutant(sound, draw) if lines else json_mutant(unsealed(run / name), draw))
         everything(copy, tmp_path / "page.html")
         try:
             if name == "run.json":
                 resume(copy)
         except MildlyError:
             pass
-    (copy / name).write_text(sound)
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_mutated_description_of_data_gives_no_traceback(tmp_path: Path, count: int) -> None:
     folder = make_dataset().save(tmp_path / "data")
     sound, draw = unsealed(folder / "dataset.json"), random.Random(0)
-    for text in (DEEP, DIGITS, SURROGATE, *(json.dumps(mutations(sound, draw)) for _ in range(count))):
-        (folder / "dataset.json").write_text(text)
+    texts = (text.encode() for text in (DEEP, DIGITS, SURROGATE))
+    for text in (*texts, *(json_mutant(sound, draw) for _ in range(count))):
+        (folder / "dataset.json").write_bytes(text)
         try:
             Dataset.load(folder)
         except MildlyError:
@@ -149,30 +134,9 @@ def test_absurd_sizes_on_the_command_line_get_a_clear_message(refused: Any, flag
 @pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.slow)])
 def test_mutated_arrays_of_a_policy_give_no_traceback(tmp_path: Path, count: int) -> None:
     draw, path = random.Random(0), tmp_path / "policy.npz"
-    random_array = np.random.default_rng(0).normal
-    sound: dict[str, Any] = {"act": "tanh", "squash": "tanh", "obs_mean": np.zeros(3), "obs_std": np.ones(3)}
-    sound |= {"obs_clip": np.array(5.0), "log_std": np.zeros(2)}
-    sound |= {"W0": random_array(size=(4, 3)), "b0": np.zeros(4), "W1": random_array(size=(2, 4)), "b1": np.zeros(2)}
-    strange = [np.zeros(()), np.zeros(7), np.zeros((2, 0)), np.array("x"), np.array(["a", "b"]), np.full(3, np.nan)]
-    strange += [
-        np.zeros((1, 2, 3)),
-        np.array([1 + 2j]),
-        np.zeros(2, "datetime64[s]"),
-        np.array(b"x"),
-        np.zeros(4, "V3"),
-    ]
     for number in range(count):
-        arrays = dict(sound)
-        name = draw.choice([*arrays, "Wls", "W2", "W9"])
-        if draw.random() < 0.3:
-            arrays.pop(name, None)
-        else:
-            arrays[name] = draw.choice(strange)
-        np.savez(path, **arrays)
-        if number % 3 == 0:
-            hurt = bytearray(path.read_bytes())
-            hurt[draw.randrange(len(hurt))] ^= 1 << draw.randrange(8)
-            path.write_bytes(hurt)
+        content = npz_mutant(policy_arrays(action_size=2), draw, ("Wls", "W2", "W9"))
+        path.write_bytes(damaged(content, draw) if number % 3 == 0 else content)
         try:
             policy = ArrayPolicy(path, deterministic=bool(number % 2))
             if policy.observation_size == 3:

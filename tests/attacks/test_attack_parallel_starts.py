@@ -19,7 +19,7 @@ import json, sys, time
 from pathlib import Path
 import mildly
 from mildly.errors import MildlyError
-from mildly.training.loop import train
+from mildly.training.offline import train
 data, out, rates = sys.argv[1], sys.argv[2] or None, sys.argv[3:]
 print("ready", flush=True)
 for line in sys.stdin:

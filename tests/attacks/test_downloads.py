@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from conftest import Refused
+from servers import serving
 
 from mildly.data import download as module
 from mildly.data.download import download
@@ -23,25 +22,6 @@ from mildly.errors import MildlyError
 CONTENT = bytes(range(256)) * 40
 SUM = hashlib.sha256(CONTENT).hexdigest()
 MAZE = "maze2d-umaze-v1"
-
-
-@contextmanager
-def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server's address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-        def log_message(self, *args: object) -> None: ...
-
-    class Quiet(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None: ...
-
-    with Quiet(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/file.hdf5"
-        server.shutdown()
 
 
 def sends(content: bytes) -> Callable[[BaseHTTPRequestHandler], None]:

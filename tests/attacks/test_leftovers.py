@@ -10,13 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import left_by, train_tiny
 
-from mildly.data import scratch
+from mildly import files
+from mildly.collect.agent import AgentPlan, train_agent
 from mildly.data.convert import convert
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.writer import Writer
 from mildly.experiments import on_ray
+from mildly.files import temporary_path
 
 # Begins to convert, and waits in the middle of it.
 PROGRAM = """
@@ -56,23 +59,77 @@ def test_what_a_killed_conversion_leaves_is_removed_by_the_next(tmp_path: Path, 
     assert sorted(os.listdir(tmp_path)) == ["other.npz", target]
 
 
-def test_only_what_is_ours_and_dead_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    here, token = scratch._host(), "0" * 8
-    elsewhere = "ffff" if here != "ffff" else "0000"
-    kept = [f".tmp-{os.getpid()}-{here}{token}-a", f".tmp-{dead.pid}-{elsewhere}{token}-b", ".tmp-folder", ".mildly"]
-    gone = [f".tmp-{dead.pid}-{here}{token}-c", f".tmp-1-{elsewhere}{token}-d"]
-    for name in (*kept, *gone):
-        (tmp_path / name / "content").mkdir(parents=True)
-        (tmp_path / name / "content" / "file").write_text("x")
-    for path in (tmp_path / gone[1], *(tmp_path / gone[1]).rglob("*")):
-        os.utime(path, (0, 0))
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (tmp_path / f".tmp-{dead.pid}-{here}{token}-link").symlink_to(precious)
-    scratch.remove_stale(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "precious", f".tmp-{dead.pid}-{here}{token}-link"])
+@pytest.fixture(scope="module")
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_only_what_is_ours_and_dead_is_removed(tmp_path: Path, dead: int) -> None:
+    """A process of another machine or container may be alive although it is not found here: its files wait a day."""
+    mine, gone = temporary_path(tmp_path / "a").name, left_by(dead, tmp_path / "b").name
+    elsewhere = gone.replace(files._where(), "0" * 8)
+    kept = [mine, elsewhere, f".tmp-{dead}-0123abcd-old-form", ".tmp-folder", ".mildly"]
+    old = elsewhere.replace("-b", "-old")
+    for form in ("file", "folder"):
+        place = tmp_path / form
+        for name in (*kept, gone, old):
+            inner = place / name if form == "file" else place / name / "content" / "file"
+            inner.parent.mkdir(parents=True, exist_ok=True)
+            inner.write_text("x")
+        for path in (place / old, *(place / old).rglob("*")):
+            os.utime(path, (0, 0))
+        (tmp_path / "precious").mkdir(exist_ok=True)
+        link = place / f"{gone}-link"
+        link.symlink_to(tmp_path / "precious")
+        files.remove_leftovers(place)
+        assert sorted(os.listdir(place)) == sorted([*kept, link.name])
+
+
+def test_a_folder_that_another_machine_still_fills_is_kept_however_old_its_beginning(tmp_path: Path, dead: int) -> None:
+    folder = tmp_path / left_by(dead, tmp_path / "set").name.replace(files._where(), "0" * 8)
+    folder.mkdir()
+    (folder / "grows").write_text("x")
+    os.utime(folder, (0, 0))
+    files.remove_leftovers(tmp_path)
+    assert folder.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="the system has no containers of this kind")
+def test_machine_boot_and_container_make_the_mark_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers of one machine often share its name, and number their processes from 1."""
+
+    def mark() -> str:
+        files._where.cache_clear()
+        return files._where()
+
+    marks = [mark()]
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "readlink", lambda path: "pid:[1]")
+        marks.append(mark())
+    with monkeypatch.context() as patch:
+        patch.setattr(files.platform, "node", lambda: "another")
+        marks.append(mark())
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Path, "read_text", lambda path: "another boot")
+        marks.append(mark())
+    assert len(set(marks)) == 4
+    assert mark() == marks[0]
+
+
+def test_a_start_that_was_killed_at_its_first_file_can_be_made_again(tmp_path: Path, dead: int) -> None:
+    for name, first in (("run", "run.json"), ("agent", "agent.json")):
+        (tmp_path / name).mkdir()
+        left_by(dead, tmp_path / name / first).write_text("{")
+    elsewhere = tmp_path / "run" / left_by(dead, tmp_path / "x").name.replace(files._where(), "0" * 8)
+    elsewhere.write_text("{")
+    train_tiny("bc", tmp_path / "run", steps=2, eval_every=0)
+    assert list((tmp_path / "run").glob(".tmp-*")) == [elsewhere]
+    plan = AgentPlan("Pendulum-v1", random_steps=200, eval_every=200, eval_episodes=1, reference_episodes=1)
+    train_agent(tmp_path / "agent", plan, 200)
+    assert not list((tmp_path / "agent").glob(".tmp-*"))
 
 
 def test_the_description_and_the_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from mildly.data import dataset as dataset_module
 from mildly.data.batches import Batch, Preprocessing, Transitions
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalize import Normalizer
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 from mildly.training.trainer import Trainer
 
 CPU = torch.device("cpu")

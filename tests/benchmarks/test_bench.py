@@ -40,20 +40,21 @@ def test_the_numbers_of_a_row_fit_together():
 
 
 def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
-    presets = [("mcq", "fast"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
+    presets = [("mcq", "default"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
     candidates = [
         Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden_dims": (8,)}) for name, preset in presets
     ]
-    fast, paper, sac, small = measure(candidates, 2)
-    assert fast.speed == pytest.approx(paper.ms_median / fast.ms_median)
+    default, paper, sac, small = measure(candidates, 2)
+    assert default.speed == pytest.approx(paper.ms_median / default.ms_median)
     assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
     assert (paper.speed, sac.speed) == (1, 1)
 
 
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
-    """In the preset `fast` neither the start from the data nor the behavior model's training is timed."""
+    """Neither the start from the data nor the training of a behavior model with steps of its own is timed."""
     fields = {"batch_size": 4, "hidden_dims": (8,), "behavior.hidden_dims": (8,)}
-    fast, paper = (Candidate("mcq", preset, 3, 2, "cpu", fields).learner for preset in ("fast", "paper"))
+    cached = {"behavior.steps": 5, "behavior.cache": True, "extras.level_start": True}
+    fast, paper = (Candidate("mcq", "paper", 3, 2, "cpu", {**fields, **more}).learner for more in (cached, {}))
     assert [phase.name for phase in fast.phases()] == ["behavior model"]
     assert fast.behavior.cache.edition == 0
     assert (fast.behavior.updates, fast.behavior.draws) == (0, fast.extras.steps)
@@ -71,7 +72,7 @@ def test_the_command_prints_json_rows_for_three_presets(capsys):
         torch.set_num_threads(threads)
     rows = json.loads(capsys.readouterr().out)
     assert [(row["algorithm"], row["preset"]) for row in rows] == [
-        ("mcq", preset) for preset in ("paper", "official", "fast")
+        ("mcq", preset) for preset in ("paper", "official", "default")
     ]
     for row in rows:
         assert set(row) >= KEYS

@@ -16,7 +16,7 @@ from mildly.cli.flags import build, flags_of, read
 from mildly.cli.marks import Arg, Mark
 from mildly.data import formats
 from mildly.errors import MildlyError
-from mildly.training import loop
+from mildly.training import offline
 
 
 @dataclass
@@ -101,7 +101,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, 
         calls.append((algorithm, given))
         return SimpleNamespace(path=tmp_path, evaluations=list)
 
-    monkeypatch.setattr(loop, "train", record)
+    monkeypatch.setattr(offline, "train", record)
     monkeypatch.setitem(ALGORITHMS, "made-up", MadeUp)
     return calls
 
@@ -166,6 +166,6 @@ def test_a_table_is_opened_once(algorithm: str, check: str, tmp_path: Path, monk
     )
     table = tmp_path / "log.csv"
     table.write_text(f"episode,obs,action,reward,terminated\n{rows}")
-    short = f"--steps 1 --threads 1 --hidden-dims 8 --out {tmp_path / 'run'} {check}"
+    short = f"--preset paper --steps 1 --threads 1 --hidden-dims 8 --out {tmp_path / 'run'} {check}"
     assert main(["train", algorithm, "--dataset", str(table), *short.split()]) == 0
     assert opened == [table]

@@ -13,9 +13,9 @@ from made_up import MadeUp
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
 from mildly.cli.flags import flags_of
-from mildly.cli.train import Options, ReadingOptions, help_page
+from mildly.cli.train import Options, help_page, reading_flags
 from mildly.data import formats
-from mildly.training.loop import train
+from mildly.training.offline import train
 
 WIDTHS = (60, 80, 100)
 PAGE = """\
@@ -25,8 +25,9 @@ nothing of it can be trained.
 usage: mildly train made-up --dataset SET [options]
 
 Presets
-  The defaults below are those of paper.
+  The defaults below are those of default.
 
+  default
   paper                       as published
   quick                       fewer actions
 
@@ -69,7 +70,7 @@ Extras
                               Start at the level of the data's returns.
                               (default off)
 """
-"""What `mildly train made-up --help` shows at 80 columns; the run's options are left out."""
+"""What `mildly train made-up --help` shows at 80 columns; the options of the run and of reading are left out."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +94,8 @@ def text_of(option: str, page: str) -> str:
 
 def test_page_of_a_small_algorithm() -> None:
     page = shown("made-up")
-    start, end = page.index("  --dataset"), page.index("\nFirst to change")
-    assert page[:start] + "[...]\n" + page[end:] == PAGE
+    start, end, reading = (page.index(words) for words in ("  --dataset", "\nFirst to change", "\nHow to read a file"))
+    assert page[:start] + "[...]\n" + page[end:reading] == PAGE
 
 
 def test_page_is_printed_as_wide_as_the_terminal_and_without_codes_elsewhere(
@@ -109,7 +110,7 @@ def test_page_is_printed_as_wide_as_the_terminal_and_without_codes_elsewhere(
 @pytest.mark.parametrize("name", [*ALGORITHMS, "made-up"])
 def test_page_shows_every_field_once_and_nothing_of_python(name: str) -> None:
     kind = ALGORITHMS[name]
-    flags = [*flags_of(Options), *flags_of(ReadingOptions), *flags_of(kind.Config)]
+    flags = [*flags_of(Options), *reading_flags(), *flags_of(kind.Config)]
     for width in WIDTHS:
         page = shown(name, width=width)
         assert sorted(re.findall(r"^  (--[\w.-]+)", page, re.MULTILINE)) == sorted(flag.option for flag in flags)
@@ -135,13 +136,13 @@ def test_what_is_first_to_change_is_a_handful_of_fields(name: str) -> None:
 
 def test_a_preset_without_words_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeUp, "PRESET_NOTES", {})
-    assert "\n  paper\n  quick\n" in shown("made-up")
+    assert "\n  default\n  paper\n  quick\n" in shown("made-up")
 
 
 def test_groups_are_in_order_and_a_methods_own_fields_come_first() -> None:
     titles = re.findall(r"^[A-Z][a-z ]+$", shown("made-up"), re.MULTILINE)
     fixed = ["Presets", "Run", "First to change", "Method", "Networks and optimization"]
-    assert titles == [*fixed, "The behavior model", "Extras"]
+    assert titles == [*fixed, "The behavior model", "Extras", "How to read a file of logs"]
     page = shown("td3-bc")
     assert page.index("--alpha ") < page.index("--gamma ") < page.index("\nMethod\n") < page.index("--policy-noise ")
     page = shown("mcq-td3")[shown("mcq-td3").index("\nMethod\n") :]
@@ -152,7 +153,7 @@ def test_groups_are_in_order_and_a_methods_own_fields_come_first() -> None:
 def test_defaults_are_those_of_the_preset_and_the_data_set(tmp_path: Path) -> None:
     quick = shown("made-up", "--preset", "quick")
     assert "those of quick." in quick
-    assert "those of paper." in shown("made-up", "--preset", "--help")
+    assert "those of default." in shown("made-up", "--preset", "--help")
     assert text_of("--lam", quick).endswith("(default auto)")
     assert text_of("--floor", quick).endswith("(default -1.5)")
     assert text_of("--extras.return-mix", quick).endswith("(default 0.1)")
@@ -169,7 +170,7 @@ def test_defaults_are_those_of_the_preset_and_the_data_set(tmp_path: Path) -> No
 def test_page_opens_no_file_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "read", lambda *args: pytest.fail("opened"))
     (tmp_path / "log.csv").write_text("a,b\n")
-    assert "those of paper on log." in one_line(shown("mcq", "--dataset", str(tmp_path / "log.csv")))
+    assert "those of default on log." in one_line(shown("mcq", "--dataset", str(tmp_path / "log.csv")))
 
 
 def test_defaults_of_the_run_are_those_of_the_library() -> None:

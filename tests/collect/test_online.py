@@ -232,6 +232,17 @@ def test_an_agent_killed_and_started_again_equals_one_that_was_not(agent: Agent,
     assert content(folder) == content(agent.path)
 
 
+def test_an_agent_whose_checkpoint_is_damaged_goes_on_from_the_one_before_and_says_so(
+    agent: Agent, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(agent.path, tmp_path / "agent"))
+    (folder / "checkpoint.safetensors").write_bytes(b"damage")
+    told: list[str] = []
+    train_agent(folder, PLAN, STEPS, tell=told.append)
+    assert "going on from the checkpoint before it" in told[0]
+    assert content(folder) == content(agent.path)
+
+
 def test_an_agent_trained_longer_equals_one_trained_so_at_once(agent: Agent, tmp_path: Path) -> None:
     short = train_agent(tmp_path / "agent", PLAN, 150)
     assert short.steps == 200
@@ -579,7 +590,7 @@ def test_an_existing_folder_is_refused_before_an_agent_is_trained(
     assert not (tmp_path / "agent").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_command_leaves_nothing_half_written(tmp_path: Path, number: int, code: int) -> None:
     args = ["data", "collect", "set", "--env", "Pendulum-v1", "--steps", "10000000"]
     heed = functools.partial(
@@ -587,7 +598,8 @@ def test_an_interrupted_command_leaves_nothing_half_written(tmp_path: Path, numb
     )  # tests in the background inherit that it is ignored
     process = subprocess.Popen([*COMMAND, *args], cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     until = time.monotonic() + 60
-    while not list(tmp_path.glob(".set-*/content/*.npy")) and time.monotonic() < until:
+    while not list(tmp_path.glob(".tmp-*-set/content/*.npy")):
+        assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(number)
     _, message = process.communicate(timeout=30)

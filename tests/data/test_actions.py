@@ -15,18 +15,19 @@ from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import Meta
+from mildly.data.findings import Remark
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.policy import load_policy
-from mildly.training.loop import train
+from mildly.training.offline import train
 
 REPLAY = Path(__file__).resolve().parents[3] / "shared" / "data" / "pendulum" / "pendulum_replay_v1.1.0.npz"
 
 DOOR = REPLAY.parents[1] / "adroit_human" / "door-human-dapg.npz"
 KEPT = (
-    "Actions lie within [-1, 1] and were kept. If their bounds are others, give them to `mildly data convert` with "
-    "--action-low and --action-high."
+    "Actions lie within [-1, 1] and were kept. If their bounds are others, give them with --action-low and "
+    "--action-high."
 )
 
 
@@ -149,6 +150,68 @@ def test_a_constant_column_becomes_zero_and_can_be_undone() -> None:
     actions, meta, _ = scaled([[7.0, -3.0], [7.0, 3.0]])
     assert actions.tolist() == [[0, -1], [0, 1]]
     assert meta.action_space == ActionSpace((6, -3), (8, 3))
+
+
+def valve(rows: int = 1000) -> np.ndarray:
+    """Positions between 0 and 100, and a second column that is nearly always closed."""
+    random = np.random.default_rng(0)
+    seldom = np.where(random.random(rows) < 0.005, 80.0, 0.0)
+    seldom[7] = 80.0
+    return np.stack([random.uniform(0, 100, rows), seldom], axis=1)
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_bounds_found_in_the_data_ignore_isolated_outliers_and_say_so(refuse: bool) -> None:
+    values = valve()
+    values[17, 0], values[500, 0], values[800, 0] = -999, 65535, np.nan
+    actions, meta, notes = scaled(values, refuse=refuse)
+    assert meta.action_space is not None
+    assert 0 <= meta.action_space.low[0] < 1
+    assert 99 < meta.action_space.high[0] <= 100
+    assert meta.action_space.high[1] == 80  # an actuator that is seldom used
+    assert actions[17, 0] == -1
+    assert actions[500, 0] == 1
+    found = Remark.of(notes[0])
+    assert (found.severity, found.code) == ("warning", "action-outliers")
+    assert found.evidence == "2 value(s): -999 in row 17, action column 0; 65535 in row 500, action column 0."
+
+
+def test_an_outlier_among_scaled_actions_is_clipped_and_the_others_are_kept() -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
+    expected = np.float32(values)
+    values[3, 1], expected[3, 1] = 9999, 1
+    actions, meta, notes = scaled(values)
+    assert (meta.action_space, notes[1]) == (None, KEPT)
+    np.testing.assert_array_equal(actions, expected)
+
+
+@pytest.mark.parametrize("rows", [10, 199])
+def test_of_few_values_none_is_an_outlier(rows: int) -> None:
+    values = valve(rows)
+    values[5, 0] = 9999
+    _, meta, notes = scaled(values)
+    assert meta.action_space is not None
+    assert meta.action_space.high[0] == 9999
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("kind", ["normal", "laplace", "uniform", "exponential", "bang-bang", 0.004, 0.006, 0.06])
+def test_no_value_of_a_usual_distribution_is_an_outlier(kind: str | float) -> None:
+    random = np.random.default_rng(1)
+    if kind == "bang-bang":
+        values = random.choice([0.0, 5.0], (20_000, 3))
+    elif isinstance(kind, float):  # used as often as that
+        values = random.uniform(0, 80, (20_000, 3)) * (random.random((20_000, 3)) < kind)
+    else:
+        values = 10 * getattr(random, kind)(size=(20_000, 3))
+    assert len(scaled(values)[2]) == 1
+
+
+def test_bounds_that_are_given_know_no_outliers() -> None:
+    values = valve()
+    values[17, 0] = -999
+    with pytest.raises(MildlyError, match="row 17, column 0 is -999"):
+        scaled(values, bounds(0, 100))
 
 
 def test_bounds_are_found_over_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

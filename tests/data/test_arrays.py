@@ -135,6 +135,68 @@ def test_numbers_of_any_type(tmp_path: Path, save: Save, dtype: Any) -> None:
     assert_golden(load_dataset(save(tmp_path, {**LOG, "actions": LOG["actions"].astype(dtype)})))
 
 
+# Marks of episodes, and what is not used
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("episode_starts", [1, 0, 0, 1, 0, 0]),
+        ("is_first", [1, 0, 0, 1, 0, 0]),
+        ("episode_terminals", [0, 0, 1, 0, 0, 1]),
+        ("is_last", [0, 0, 1, 0, 0, 1]),
+    ],
+)
+def test_marks_open_and_close_episodes(tmp_path: Path, save: Save, name: str, marks: list[int]) -> None:
+    columns = {field: values for field, values in LOG.items() if field != "timeouts"}
+    assert_golden(load_dataset(save(tmp_path, {**columns, name: np.array(marks, bool)})))
+
+
+@every_format
+def test_marks_must_be_true_or_false_for_every_row(tmp_path: Path, save: Save, refused: Refused) -> None:
+    words = "'episode_starts' holds 3, expected true or false"
+    refused.dataset(save(tmp_path, {**LOG, "episode_starts": np.array([0, 3, 0, 0, 0, 0])}), words)
+
+
+def test_marks_by_position_are_refused(tmp_path: Path, refused: Refused) -> None:
+    refused.dataset(save_npz(tmp_path, {**LOG, "episode_starts": np.array([0, 3])}), "'episode_starts' has shape (2,)")
+
+
+def test_in_rlds_the_last_row_is_the_final_observation(tmp_path: Path) -> None:
+    columns = {
+        "observation": np.arange(12.0).reshape(6, 2),
+        "action": np.array([[0.5], [-0.5], [0.0], [0.25], [0.75], [0.0]]),
+        "reward": np.array([1.0, 2, 0, 4, 8, 0]),
+        "is_first": np.array([1, 0, 0, 1, 0, 0], bool),
+        "is_last": np.array([0, 0, 1, 0, 0, 1], bool),
+        "is_terminal": np.array([0, 0, 1, 0, 0, 0], bool),
+    }
+    data = load_dataset(save_npz(tmp_path, columns))
+    assert data.observations[:, 0].tolist() == [0, 2, 6, 8]
+    assert data.next_observations[:, 0].tolist() == [2, 4, 8, 10]
+    assert data.terminated.tolist() == [False, True, False, False]
+    assert data.truncated.tolist() == [False, False, False, True]
+    assert data.rewards.tolist() == [1, 2, 4, 8]
+    assert any("2 row(s) marked by 'is_last' have neither action nor reward" in note for note in data.meta.notes)
+    (tmp_path / "log.npz").unlink()
+    real = {**columns, "reward": np.array([1.0, 2, 3, 4, 8, 16])}  # a last step with a reward is a step
+    data = load_dataset(save_npz(tmp_path, real))
+    assert data.rewards.tolist() == [1, 2, 3, 4, 8]
+    assert data.terminated.tolist() == [False, False, True, False, False]
+
+
+@every_format
+def test_every_array_that_is_not_used_is_named(tmp_path: Path, save: Save) -> None:
+    more = {f"extra_{i}": np.zeros((6, 2)) for i in range(30)}
+    others = {"action_dist_inputs": np.zeros((6, 4)), "obs": LOG["observations"], "seed": np.array(3), **more}
+    dataset = load_dataset(save(tmp_path, {**LOG, **others}))
+    assert_golden(dataset)
+    (note,) = [note for note in dataset.meta.notes if "not used" in note]
+    named = note.removeprefix("Arrays that are not used: ").removesuffix(".").split(", ")
+    assert sorted(named) == sorted({*others} - {"seed"})
+
+
 @every_format
 def test_without_an_end_for_good_the_notes_say_so(tmp_path: Path, save: Save) -> None:
     dataset = load_dataset(save(tmp_path, {name: LOG[name] for name in ("observations", "actions", "rewards")}))
@@ -271,13 +333,12 @@ def test_episodes_as_a_dimension_of_their_own_are_told_what_is_expected(
     refused.dataset(save(tmp_path, columns), *words)
 
 
-def test_episodes_in_groups_are_told_what_is_expected(tmp_path: Path, refused: Refused) -> None:
-    with h5py.File(tmp_path / "demos.hdf5", "w") as file:
-        for demo in ("data/demo_0", "data/demo_1"):
-            file[f"{demo}/actions"] = np.zeros((5, 2))
-            file[f"{demo}/obs/gripper"] = np.zeros((5, 2))
-    words = "its arrays are in groups (data/demo_0/actions, data/demo_0/obs/gripper, data/demo_1/actions, ...)"
-    refused.dataset(tmp_path / "demos.hdf5", words, "'observations', 'actions' and 'rewards'", "'timeouts'")
+def test_arrays_in_groups_of_another_kind_are_told_what_is_expected(tmp_path: Path, refused: Refused) -> None:
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        file["sensors/gripper"] = np.zeros((5, 2))
+        file["commands/torque"] = np.zeros((5, 2))
+    words = "its arrays are in groups (commands/torque, sensors/gripper, ...)"
+    refused.dataset(tmp_path / "log.hdf5", words, "'observations', 'actions' and 'rewards'", "'timeouts'")
 
 
 @every_format

@@ -155,13 +155,14 @@ def test_a_final_observation_is_no_step_of_the_time_limit() -> None:
     assert ends(assembled(rows, options=ImportOptions(time_limit=5))) == ([3], [])
 
 
-def test_leaving_out_a_bad_row_ends_the_episode_before_it() -> None:
+def test_a_row_before_a_bad_one_is_cut_off_and_the_episode_goes_on_behind_it() -> None:
     rows = plain(6)
     rows[3].reward = math.nan
     dataset = assembled(rows, options=ImportOptions(drop_bad_rows=True))
     assert dataset.observations[:, 0].tolist() == [0, 1, 2, 4]
     assert ends(dataset) == ([], [2, 3])
-    assert "1 row(s) with NaN or infinite values were left out." in dataset.meta.notes
+    assert dataset.episodes() == [slice(0, 4)]
+    assert "1 row(s) with NaN or infinite values were left out; their episodes go on behind them." in dataset.meta.notes
 
 
 def test_a_terminal_row_before_a_bad_one_is_kept_with_its_own_observation_as_the_next() -> None:

@@ -6,6 +6,7 @@ What happens to rows on their way into a batch, here of transitions of a data se
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def test_the_normalizer_is_applied_once_to_both_observations_and_to_nothing_else
 
 def test_scaled_rewards_are_those_of_a_set_scaled_by_hand(dataset: Dataset) -> None:
     scale = 0.3
-    by_hand = Dataset.from_arrays(**{**vars(dataset), "rewards": dataset.rewards * np.float32(scale)})
+    by_hand = dataclasses.replace(dataset, rewards=dataset.rewards * np.float32(scale))
     sampler = Transitions(dataset, 64, CPU, Preprocessing(reward_scale=scale))
     for seed in range(3):
         assert equal(sampler.sample(generator(seed)), Transitions(by_hand, 64, CPU).sample(generator(seed)))

@@ -238,7 +238,7 @@ def test_preprocessing_shows() -> None:
 
 
 def through_a_checkpoint(buffer: Buffer, path: Path) -> dict[str, torch.Tensor]:
-    checkpoint.save(path, buffer.state_dict(), {})
+    checkpoint.save(path, buffer.state_dict(), {"step": 0})
     return checkpoint.load(path)[0]
 
 

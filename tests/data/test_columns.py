@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from conftest import Refused
 
-from mildly.data.formats.columns import Columns, choose
+from mildly.data.formats.columns import Columns, choose, clock_names
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 
 
-def guess(header: str, *, texts: tuple[str, ...] = (), **options: str) -> Columns:
+def guess(header: str, *, texts: tuple[str, ...] = (), time: str | None = None, **options: str) -> Columns:
     names = header.split(",")
-    return choose(names, [name for name in names if name not in texts], ImportOptions(**options), "log.csv")[0]
+    numeric = [name for name in names if name not in texts]
+    return choose(names, numeric, ImportOptions(**options), "log.csv", time=time)[0]
 
 
 def said(columns: Columns) -> dict[str, str]:
@@ -20,7 +21,7 @@ def said(columns: Columns) -> dict[str, str]:
     roles = {
         "obs": ",".join(columns.obs),
         "action": ",".join(columns.action),
-        "reward": columns.reward,
+        "reward": str(columns.reward),
         "next": ",".join(columns.next_obs),
         "episode": columns.episode,
         "term": columns.terminated,
@@ -152,8 +153,9 @@ def test_text_columns_are_never_observations() -> None:
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ("time,temperature,valve,reward", ["the action", 'mildly data convert SRC DST --action "NAME"', "valve"]),
-        ("x,y,u1,u2,cost", ["the reward", '--reward "NAME"', "cost"]),
+        ("time,temperature,valve,reward", ["the action", '--action "NAME"', "valve"]),
+        ("x,y,u1,u2,cost", ["the reward", '--reward "NAME"', "-power - 10", '--cost "cost"', "--reward none"]),
+        ("item", ["RLlib's packed episodes", "output_write_episodes=False"]),
         ("reward,action,time,episode", ["the obs", '--obs "NAME"']),
         ("obs_0,obs_1,a,r,next_x", ["2 observation columns (obs_0, obs_1)", "(next_x)", "--obs and --next-obs"]),
         ("obs_0,obs_0,a,r", ["two columns are called 'obs_0'", "Rename one"]),
@@ -197,15 +199,136 @@ def test_what_was_chosen_is_told_in_words_and_long_lists_are_shortened() -> None
     )
 
 
-def test_columns_that_are_not_used_are_told_and_a_step_is_looked_at() -> None:
-    columns = guess("Timestamp,Operator,t,Step,x,u,reward,done,terminated", texts=("Timestamp", "Operator"))
-    assert (columns.step, columns.unused) == ("Step", ("Timestamp", "Operator", "t", "done"))
-    assert columns.words().endswith("truncated = none; step = Step; not used = Timestamp, Operator, t, done")
+def test_columns_that_are_not_used_are_told_to_the_last_one() -> None:
+    columns = guess("Operator,t,Step,x,u,reward,terminated", texts=("Operator",), time="Step")
+    assert (columns.time, columns.unused) == ("Step", ("Operator", "t"))
+    assert columns.words().endswith("truncated = none; time = Step; not used = Operator, t")
+    many = [f"remark_{i}" for i in range(60)]
+    columns = guess(",".join([*many, "obs,action,reward"]))
+    assert columns.words().endswith(f"; not used = {', '.join(many)}")
 
 
-def test_a_step_that_holds_text_or_is_learnt_from_is_not_looked_at() -> None:
-    assert guess("step,x,u,r", texts=("step",)).step is None
-    assert guess("t,x,u,r", obs="t,x").step is None
+def test_a_clock_that_is_learned_from_is_none_unless_the_user_says_both() -> None:
+    names = ["t", "x", "u", "r"]
+    options = ImportOptions(obs="t,x")
+    assert choose(names, names, options, "f", time="t")[0].time is None
+    both = choose(names, names, ImportOptions(obs="t,x", time="t"), "f", time="t")[0]
+    assert (both.time, both.obs) == ("t", ("t", "x"))
+
+
+def test_a_clock_s_name_may_be_that_of_a_sensor() -> None:
+    names = ["T", "x", "u", "r"]
+    assert choose(names, names, ImportOptions(), "f", sensors=["T"])[0].obs == ("T", "x")
+    assert choose(names, names, ImportOptions(), "f")[0].unused == ("T",)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (["x", "time", "T", "step"], ["time", "step", "T"]),
+        (["Timestamp [ms]", "x"], ["Timestamp [ms]"]),
+        (["t_ms", "elapsed_s", "steps"], ["elapsed_s", "steps", "t_ms"]),
+        (["run_time", "lap", "index"], []),
+    ],
+)
+def test_clocks_are_known_by_their_names_the_likeliest_first(header: list[str], expected: list[str]) -> None:
+    assert clock_names(header, ImportOptions(), "f") == expected
+
+
+# As other libraries write them
+
+
+def test_exact_names_win_over_longer_ones() -> None:
+    header = "eps_id,agent_id,module_id,obs,actions,rewards,new_obs,terminateds,truncateds,action_logp"
+    columns = guess(f"{header},action_dist_inputs,action_prob,weights_seq_no")
+    assert said(columns) == {
+        "obs": "obs",
+        "action": "actions",
+        "reward": "rewards",
+        "next": "new_obs",
+        "episode": "eps_id",
+        "term": "terminateds",
+        "trunc": "truncateds",
+    }
+    assert "action_dist_inputs" in columns.unused
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("action,action_mask,obs,r", "action"),
+        ("action_mask,actions,obs,r", "actions"),
+        ("action,action.1,action_2,action_type,obs,r", "action,action.1,action_2"),
+        ("action_0,action_1,u,obs,r", "action_0,action_1"),
+        ("action_left,action_right,u,obs,r", "action_left,action_right"),
+    ],
+)
+def test_numbered_columns_go_with_an_exact_name_and_symbols_win_over_nothing(header: str, expected: str) -> None:
+    assert ",".join(guess(header).action) == expected
+
+
+@pytest.mark.parametrize("name", ["episode_starts", "is_first"])
+def test_a_mark_of_the_first_row_is_known(name: str) -> None:
+    columns = guess(f"x,u,r,{name}")
+    assert (columns.first, columns.last, columns.obs, columns.flags) == (name, None, ("x",), (name,))
+
+
+@pytest.mark.parametrize("name", ["episode_terminals", "is_last", "done"])
+def test_a_mark_of_the_last_row_is_known_beside_a_terminal_flag(name: str) -> None:
+    columns = guess(f"x,u,r,{name},terminal")
+    assert (columns.terminated, columns.last, columns.truncated) == ("terminal", name, None)
+    assert "last of an episode = " + name in columns.words()
+
+
+# Rewards
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "inputs", "obs"),
+    [
+        ({"reward": "-p - 10*abs(q - 21)"}, "-p - 10*abs(q - 21)", ("p", "q"), ("p", "q", "e b")),
+        ({"reward": "p"}, "p", ("p",), ("q", "e b")),
+        ({"reward": "e b"}, "e b", ("e b",), ("p", "q")),
+        ({"reward": "e*"}, "e b", ("e b",), ("p", "q")),
+        ({"reward": "p*q"}, "p*q", ("p", "q"), ("p", "q", "e b")),
+        ({"cost": "p"}, "-p", ("p",), ("q", "e b")),
+        ({"cost": "p + `e b`"}, "-(p + `e b`)", ("p", "e b"), ("p", "q", "e b")),
+        ({"reward": "none"}, "none", (), ("p", "q", "e b")),
+        ({"reward": "0"}, "0", (), ("p", "q", "e b")),
+    ],
+)
+def test_a_reward_is_a_column_or_computed_from_some(
+    options: dict[str, str], words: str, inputs: tuple[str, ...], obs: tuple[str, ...]
+) -> None:
+    columns = guess("p,q,e b,u", **options)
+    assert (str(columns.reward), columns.reward.columns, columns.obs) == (words, inputs, obs)
+
+
+def test_what_a_reward_is_made_of_may_be_observed_too_and_is_used() -> None:
+    columns = guess("p,q,u,k", obs="p,q", cost="p")
+    assert (columns.obs, columns.unused) == (("p", "q"), ("k",))
+    assert guess("obs_1,p,u", reward="-p**2").unused == ()
+
+
+# Without names
+
+
+def test_columns_without_names_are_given_by_number() -> None:
+    names = [str(i) for i in range(12)]
+    options = ImportOptions(obs="0-7,10", action="8,9", reward="11")
+    columns, guessed = choose(names, names, options, "f", named=False)
+    assert (columns.obs, columns.action) == ((*names[:8], "10"), ("8", "9"))
+    assert not guessed
+
+
+def test_columns_without_names_and_without_numbers_are_refused_with_an_example(refused: Refused) -> None:
+    names = ["0", "1", "2"]
+    refused(
+        lambda: choose(names, names, ImportOptions(), "log.csv", named=False),
+        "the first line holds numbers, so that its 3 columns have no names",
+        "--obs 0-7 --action 8,9 --reward 10",
+    )
+    assert "3-9" in refused(lambda: guess("0,1,2", obs="3-9", action="1", reward="2"), "no column fits --obs")
 
 
 def test_done_means_over_only_beside_a_flag_of_cut_offs() -> None:

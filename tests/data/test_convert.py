@@ -18,7 +18,7 @@ from mildly.action_space import ActionSpace
 from mildly.cli import main
 from mildly.data.convert import convert, export
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.options import ImportOptions
+from mildly.data.options import COLUMN_OPTIONS, ImportOptions
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 
@@ -119,7 +119,7 @@ _FIELDS = ("observations", "actions", "rewards", "next_observations", "terminate
 
 def test_large_sets_are_written_in_blocks_that_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mildly.data.dataset._BLOCK", 64)
-    monkeypatch.setattr("mildly.data.formats.table._ROWS_WRITTEN", 17)
+    monkeypatch.setattr("mildly.data.formats.table_writer._ROWS_WRITTEN", 17)
     monkeypatch.setattr("mildly.data.formats.table_file._PARQUET_BLOCK", 50)
     original = hopper_like(300)
     for ending in FILES:
@@ -155,13 +155,30 @@ def test_options_are_applied_to_a_native_set_too(tmp_path: Path) -> None:
     assert made.meta.fingerprint == pendulum_like().meta.fingerprint
 
 
-@pytest.mark.parametrize("option", ["obs", "action", "reward", "next_obs", "episode", "terminated", "truncated"])
+@pytest.mark.parametrize("option", [*COLUMN_OPTIONS, "cost", "time"])
 def test_columns_cannot_be_named_of_a_set_whose_fields_are_known(tmp_path: Path, option: str) -> None:
     pendulum_like().save(tmp_path / "native")
     export(pendulum_like(), "minari:mine/set-v0")
     for source in (tmp_path / "native", "pendulum-mixed", "minari:mine/set-v0"):
-        with pytest.raises(MildlyError, match=rf"--{option.replace('_', '-')} apply only to raw logs"):
+        with pytest.raises(MildlyError, match=rf"no raw log .* --{option.replace('_', '-')} would have no effect"):
             load_dataset(source, **{option: "x"})
+    with pytest.raises(MildlyError, match="is in memory already"):
+        load_dataset(pendulum_like(), **{option: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"time": "t"}, "is no table: --time would"),
+        ({"cost": "c", "max_gap": 3.0}, "is no table: --cost, --max-gap would"),
+    ],
+)
+def test_an_option_that_has_no_effect_on_arrays_is_refused(tmp_path: Path, options: Any, words: str) -> None:
+    export(pendulum_like(), tmp_path / "set.npz")
+    export(pendulum_like(), tmp_path / "set.hdf5")
+    for name in ("set.npz", "set.hdf5"):
+        with pytest.raises(MildlyError, match=words):
+            load_dataset(tmp_path / name, **options)
 
 
 def test_bounds_given_to_a_scaled_set_say_what_its_actions_mean(tmp_path: Path) -> None:
@@ -298,6 +315,53 @@ def test_an_existing_target_is_refused_and_left_alone(
     assert (tmp_path / target).read_text() == "mine"
 
 
+@pytest.mark.parametrize("target", ["set", "set.npz", "set.csv", "set.hdf5"])
+def test_a_data_set_is_replaced_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    (tmp_path / "log.csv").write_text(TABLE)
+    hopper_like(50).save(tmp_path / "old")
+    convert(tmp_path / "old", tmp_path / target)
+    code, _, err = run(capsys, tmp_path / "log.csv", tmp_path / target)
+    assert (code, "--overwrite" in err) == (2, True)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code, _, _ = run(capsys, tmp_path / "log.csv", tmp_path / target, "--overwrite")
+    assert code == 0
+    assert len(load_dataset(tmp_path / target)) == len(load_dataset(tmp_path / "log.csv"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_set_may_be_replaced_by_itself_changed(tmp_path: Path) -> None:
+    hopper_like(50).save(tmp_path / "set")
+    convert(tmp_path / "set", tmp_path / "set", ImportOptions(reference_min=1, reference_max=2), overwrite=True)
+    made = Dataset.load(tmp_path / "set")
+    assert (len(made), made.meta.reference_max) == (50, 2)
+
+
+@pytest.mark.parametrize("target", ["folder", "mixed", "set.npz", "link", "minari:a/b-v0"])
+def test_what_is_no_data_set_is_never_overwritten(tmp_path: Path, target: str) -> None:
+    hopper_like(20).save(tmp_path / "source")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "letters.txt").write_text("mine")
+    hopper_like(20).save(tmp_path / "mixed")
+    (tmp_path / "mixed" / "letters.txt").write_text("mine")
+    (tmp_path / "set.npz").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    name = target if target.startswith("minari:") else tmp_path / target
+    with pytest.raises(MildlyError, match=r"not overwritten|--overwrite is for files"):
+        convert(tmp_path / "source", name, overwrite=True)
+    assert (tmp_path / "mixed" / "letters.txt").read_text() == "mine"
+    assert (tmp_path / "folder" / "letters.txt").read_text() == "mine"
+
+
+def test_the_old_set_stays_if_the_new_one_cannot_be_made(tmp_path: Path) -> None:
+    hopper_like(20).save(tmp_path / "set")
+    (tmp_path / "log.csv").write_text("obs,action,reward\n1,2,3\nx,y,z\n")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(MildlyError):
+        convert(tmp_path / "log.csv", tmp_path / "set", overwrite=True)
+    assert len(Dataset.load(tmp_path / "set")) == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
@@ -407,7 +471,7 @@ def test_every_real_file_is_read_checked_and_learnt_from(tmp_path: Path, path: P
     if path is None:
         pytest.skip("no real files here (looked in ../shared/data of the project's root)")
     from mildly.data.check import check
-    from mildly.training.loop import train
+    from mildly.training.offline import train
 
     dataset = load_dataset(path)
     errors = [finding for finding in check(dataset, thorough=False) if finding.severity == "error"]

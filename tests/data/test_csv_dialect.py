@@ -125,6 +125,124 @@ def test_a_name_in_an_encoding_of_its_own_far_behind_does_not_matter(tmp_path: P
     assert how(dataset) is None
 
 
+# Commas within quotes
+
+
+def quoted(decimal: str = ",") -> str:
+    header, *rows = ROWS
+    cells = [header, *([row[0], *(f'"{cell.replace(".", decimal)}"' for cell in row[1:])] for row in rows)]
+    return "\n".join(",".join(line) for line in cells) + "\n"
+
+
+def test_decimal_commas_within_quotes(tmp_path: Path) -> None:
+    dataset = load(tmp_path, quoted().encode())
+    assert_same_table(dataset)
+    assert how(dataset) == "Read with: decimal commas."
+
+
+def test_points_within_quotes_are_points(tmp_path: Path) -> None:
+    assert_same_table(load(tmp_path, quoted(".").encode()))
+
+
+def test_commas_between_thousands_are_not_taken_for_decimal_ones(tmp_path: Path) -> None:
+    path = written(tmp_path, 'x,u,r\n"1,500",-1,0\n"2,250",1,0\n"3,125",0,0\n')
+    with pytest.raises(MildlyError, match="column 'x' holds '1,500' in line 2, expected a number"):
+        load_dataset(path, obs="x")
+
+
+# A row of units
+
+
+@pytest.mark.parametrize(
+    ("units", "told"),
+    [
+        ("-,m,m/s,N m,-\n", "Units: Größe = m, speed = m/s, torque = N m."),
+        ("name,[m],[m/s],,\n", "Units: run = name, Größe = [m], speed = [m/s]."),
+        (",m,m/s,N m,1/s\nSmp,Avg,Avg,Smp,Avg\n", "Units: Größe = m, speed = m/s, torque = N m, reward = 1/s."),
+    ],
+)
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+@pytest.mark.parametrize("start", ["", "# made in a laboratory\n"])
+def test_a_row_of_units_below_the_header_is_skipped_and_kept_in_the_notes(
+    tmp_path: Path, units: str, told: str, name: str, start: str
+) -> None:
+    lines = text().splitlines(keepends=True)
+    dataset = load(tmp_path, "".join([start, lines[0], units, *lines[1:]]).encode(), name)
+    assert_same_table(dataset)
+    assert told in dataset.meta.notes
+    assert "row(s) of units skipped" in str(how(dataset))
+
+
+@pytest.mark.parametrize("first", ["NA,NA,NA", "1,NaN,-", "n/a,2,1"])
+def test_a_first_row_that_lacks_values_is_no_row_of_units(tmp_path: Path, first: str) -> None:
+    path = written(tmp_path, f"x,u,r\n{first}\n1,-1,0\n2,1,0\n3,1,0\n")
+    dataset = load_dataset(path, verify=False)
+    assert len(dataset) == 3
+    assert how(dataset) is None
+
+
+def test_words_in_one_column_of_the_first_row_are_a_mistake_and_no_units(tmp_path: Path) -> None:
+    with pytest.raises(MildlyError, match="column 'r' holds 'high' in line 2"):
+        load_dataset(written(tmp_path, "x,u,r\n1,-1,high\n2,1,0\n3,1,0\n"))
+
+
+# Lists in cells
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ('"[1.0, 2.0]"', '"[3, -4.5e0]"', '"[5, 6]"'),
+        ("[1. 2.]", "[ 3.  -4.5]", "[5. 6.]"),
+        ('"(1.0, 2.0)"', '"(3,-4.5)"', '"( 5 , 6 )"'),
+        ('"[1.\n 2.]"', '"[3\n-4.5]"', '"[5\n6]"'),
+    ],
+)
+def test_cells_may_be_lists_of_numbers(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    rows = "".join(f"{cell},{action},1\n" for cell, action in zip(cells, ("[-1]", "[0.5]", "[1]"), strict=True))
+    dataset = load_dataset(written(tmp_path, f"obs,actions,r\n{rows}"))
+    assert dataset.observations.tolist() == [[1, 2], [3, -4.5]]
+    assert dataset.next_observations.tolist() == [[3, -4.5], [5, 6]]
+    assert dataset.actions.tolist() == [[-1], [0.5]]
+
+
+def test_a_missing_list_is_missing_and_others_are_told(tmp_path: Path) -> None:
+    rows = ['"[1, 2]"', "", '"[3, 4]"', '"[5, 6]"', '"[7, 8]"']
+    path = written(tmp_path, "obs,u,r\n" + "".join(f"{cell},{i % 3 - 1},1\n" for i, cell in enumerate(rows)))
+    assert load_dataset(path, drop_bad_rows=True).observations.tolist() == [[3, 4], [5, 6]]
+    for cell, words in (('"[1, x]"', "must hold lists of numbers"), ('"[1, 2, 3]"', "differ in length")):
+        path = written(
+            tmp_path, "obs,u,r\n" + "".join(f'"[{i}, 2]",{i % 3 - 1},1\n' for i in range(300)) + f"{cell},1,1\n"
+        )
+        with pytest.raises(MildlyError, match=f"'obs' .*{words}|column 'obs' {words}"):
+            load_dataset(path)
+
+
+def test_a_reward_of_lists_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, 'x,u,r\n1,-1,"[1, 2]"\n2,1,"[1, 2]"\n')
+    with pytest.raises(MildlyError, match="needs one number of column 'r', which holds lists"):
+        load_dataset(path)
+
+
+# No header
+
+
+def test_a_header_that_counts_the_columns_is_a_header(tmp_path: Path) -> None:
+    rows = "1,2,-1,0\n2,3,1,0\n3,4,1,0\n"
+    named = load_dataset(written(tmp_path, "0,1,2,3\n" + rows), obs="0-1", action="2", reward="3")
+    assert named.observations.tolist() == [[1, 2], [2, 3]]
+    indexed = "".join(f"{i},{row}\n" for i, row in enumerate(rows.split()))
+    path = written(tmp_path, ",0,1,2,3\n" + indexed)
+    assert load_dataset(path, obs="0-1", action="2", reward="3").observations.tolist() == [[1, 2], [2, 3]]
+
+
+def test_a_table_without_names_may_have_decimal_commas_and_comments(tmp_path: Path) -> None:
+    path = written(tmp_path, "# made by hand\n1,5;-1,5;0\n2,5;1,5;0\n3,5;1,0;0\n")
+    dataset = load_dataset(path, obs="0", action="1", reward="2")
+    assert dataset.observations.tolist() == [[1.5], [2.5]]
+    assert "no names of columns" in str(how(dataset))
+
+
 @given(st.binary(max_size=300), st.booleans())
 def test_any_start_of_a_file_is_a_dialect_or_an_error(head: bytes, whole: bool) -> None:
     try:

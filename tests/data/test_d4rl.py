@@ -10,14 +10,11 @@ import h5py
 import numpy as np
 import pytest
 from conftest import Refused
+from d4rl_files import DATA, assert_rows_equal, assert_schema, columns_of, ends, slow_rows, with_next, write
 from hypothesis import assume, given, settings, strategies as st
 
-from mildly.data.dataset import Dataset
 from mildly.data.formats import d4rl
 from mildly.data.registry import load_dataset
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data"
 
 
 class Expected(NamedTuple):
@@ -65,55 +62,6 @@ def real(name: str) -> Path:
     return path
 
 
-Row = tuple[np.ndarray, np.ndarray, float, np.ndarray, bool]
-
-
-def slow_rows(path: Path, horizon: int | None = None, terminates: bool = True) -> list[Row]:
-    """D4RL's loop, a row at a time: (observation, action, reward, next observation, terminated)."""
-    with h5py.File(path, "r") as file:
-        columns = {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
-    rows: list[Row] = []
-    step = 0
-    count = len(columns["observations"])
-    for i in range(count):
-        terminal = bool(np.ravel(columns["terminals"])[i])
-        step += 1
-        timeout = bool(np.ravel(columns["timeouts"])[i]) if "timeouts" in columns else step == horizon
-        if terminal or timeout:
-            step = 0
-        if "next_observations" in columns:
-            following = columns["next_observations"][i]
-        elif timeout or i == count - 1:
-            continue
-        else:
-            following = columns["observations"][i + 1]
-        reward = float(np.float32(np.ravel(columns["rewards"])[i]))
-        observation, action = columns["observations"][i], columns["actions"][i]
-        rows.append((observation, action, reward, following, terminal and terminates))
-    return rows
-
-
-def assert_rows_equal(dataset: Dataset, rows: list[Row]) -> None:
-    assert len(dataset) == len(rows)
-    observations, actions, rewards, following, terminated = zip(*rows, strict=True)
-    np.testing.assert_array_equal(dataset.observations, np.stack(observations).astype(np.float32))
-    np.testing.assert_array_equal(dataset.actions, np.stack(actions).astype(np.float32))
-    np.testing.assert_array_equal(dataset.next_observations, np.stack(following).astype(np.float32))
-    assert dataset.rewards.tolist() == list(rewards)
-    assert dataset.terminated.tolist() == list(terminated)
-
-
-def assert_schema(dataset: Dataset) -> None:
-    for name in ("observations", "actions", "rewards", "next_observations"):
-        assert getattr(dataset, name).dtype == np.float32
-    assert dataset.terminated.dtype == dataset.truncated.dtype == np.bool_
-    assert dataset.rewards.ndim == dataset.terminated.ndim == dataset.truncated.ndim == 1
-
-
-def ends(flags: np.ndarray) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(flags).tolist())
-
-
 # Real files
 
 
@@ -142,54 +90,7 @@ def test_every_real_file_is_in_the_golden_table() -> None:
     assert found == set(REAL)
 
 
-def test_the_real_maze_never_terminates_at_its_way_points() -> None:
-    path = DATA / "maze2d" / "maze2d-umaze-v1-sparse.hdf5"
-    if not path.is_file():
-        pytest.skip("the maze2d file is not here (looked in ../shared/data of the project's root)")
-    with h5py.File(path, "r") as file:
-        assert int(file["terminals"][()].sum()) == 136
-    dataset = load_dataset(path)
-    assert_schema(dataset)
-    assert not dataset.terminated.any()
-    assert len(dataset) == 9999  # way-points are never 300 steps apart: only the last row goes
-    assert_rows_equal(dataset, slow_rows(path, horizon=300, terminates=False))
-    assert dataset.meta.env_id == "d4rl/maze2d-umaze-v1"
-    assert (dataset.meta.reference_min, dataset.meta.reference_max) == (23.85, 161.86)
-
-
 # Written files, one of each layout
-
-
-def columns_of(
-    rows: int, terminals: tuple[int, ...] = (), timeouts: tuple[int, ...] | None = (), dtype: Any = np.float32
-) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(rows)
-    columns = {
-        "observations": rng.normal(size=(rows, 3)).astype(dtype),
-        "actions": rng.uniform(-1, 1, (rows, 2)).astype(dtype),
-        "rewards": rng.normal(size=rows).astype(dtype),
-        "terminals": np.isin(np.arange(rows), terminals),
-    }
-    if timeouts is not None:
-        columns["timeouts"] = np.isin(np.arange(rows), timeouts)
-    return columns
-
-
-def with_next(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Next observations that differ from the following row wherever an episode ends, as in D4RL's v1 and v2."""
-    following = np.roll(columns["observations"], -1, axis=0)
-    ended = columns["terminals"].astype(bool) | columns["timeouts"].astype(bool)
-    following[ended] += 10.0
-    return columns | {"next_observations": following}
-
-
-def write(path: Path, columns: dict[str, Any]) -> Path:
-    with h5py.File(path, "w") as file:
-        for key, value in columns.items():
-            file[key] = value
-        file.create_group("infos")["qpos"] = np.zeros((2, 2))
-        file.create_group("metadata")["algorithm"] = "SAC"
-    return path
 
 
 def test_v0_layout_shifts_the_observations_and_drops_time_outs_and_the_last_row(tmp_path: Path) -> None:
@@ -255,16 +156,6 @@ def test_a_file_of_no_known_task_has_no_time_outs_of_its_own_and_no_references(t
     assert ends(dataset.truncated) == (1498,)
     assert dataset.meta.name == "my_robot-v3"
     assert (dataset.meta.env_id, dataset.meta.reference_min, dataset.meta.reference_max) == (None, None, None)
-
-
-@pytest.mark.parametrize("stores_next", [False, True])
-def test_maze2d_never_terminates_and_a_way_point_does_not_hide_a_time_out(tmp_path: Path, stores_next: bool) -> None:
-    columns = columns_of(12, terminals=(2, 5, 8), timeouts=(5,))
-    path = write(tmp_path / "maze2d-umaze-v1.hdf5", with_next(columns) if stores_next else columns)
-    dataset = load_dataset(path)
-    assert not dataset.terminated.any()
-    assert_rows_equal(dataset, slow_rows(path, terminates=False))
-    assert ends(dataset.truncated) == ((5, 11) if stores_next else (4, 9))
 
 
 def test_a_time_out_is_never_terminated_in_either_layout(tmp_path: Path) -> None:

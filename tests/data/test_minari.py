@@ -33,7 +33,8 @@ class Goal(gym.Env[Any, Any]):
     def __init__(self, actions: str = "box") -> None:
         inner = spaces.Tuple([spaces.Box(-9, 9, (1,)), spaces.Box(-9, 9, (2, 2))])
         self.observation_space = spaces.Dict({"z": spaces.Box(-9, 9, (2,)), "a": spaces.Box(-9, 9, (1,)), "m": inner})
-        self.action_space = spaces.Discrete(3) if actions == "discrete" else spaces.Box(-3, 5, (1,), np.float32)
+        box, choice = spaces.Box(-3, 5, (1,), np.float32), spaces.Discrete(3)
+        self.action_space = {"box": box, "discrete": choice, "both": spaces.Tuple([box, choice])}[actions]
 
     def _observe(self) -> dict[str, Any]:
         count = np.float32(self.count)
@@ -144,10 +145,17 @@ def test_a_set_that_is_not_here_says_how_to_get_it() -> None:
         load_dataset("minari:D4RL/pen/human-v2")
 
 
-def test_discrete_actions_are_refused() -> None:
+def test_discrete_actions_are_read_and_noted() -> None:
     collect(ENV, "goal/discrete-v0", episodes=1, env_arguments={"actions": "discrete"})
-    with pytest.raises(MildlyError, match=r"minari:goal/discrete-v0: its actions are Discrete\(3\); continuous"):
-        load_dataset("minari:goal/discrete-v0")
+    data = load_dataset("minari:goal/discrete-v0")
+    assert data.action_size == 1
+    assert any("[The set's action space is Discrete(3).]" in note for note in data.meta.notes)
+
+
+def test_actions_that_are_no_vectors_are_refused() -> None:
+    collect(ENV, "goal/both-v0", episodes=1, env_arguments={"actions": "both"})
+    with pytest.raises(MildlyError, match=r"minari:goal/both-v0: its actions are Tuple\(.*\); continuous"):
+        load_dataset("minari:goal/both-v0")
 
 
 def test_bounds_that_leave_no_room_are_refused_unless_others_are_given(folder: Path) -> None:

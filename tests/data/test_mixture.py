@@ -222,7 +222,7 @@ def test_a_restored_mixture_goes_on_to_the_bit(tmp_path: Path) -> None:
     straight, restored = mixture(7, 0.25), mixture(0, 0.25)
     more: dict[str, Any] = {name: getattr(make_dataset(2000, 5), name) for name in COLUMNS}
     straight.sources["online"].add(more)  # so that it has grown
-    checkpoint.save(tmp_path / "checkpoint.safetensors", straight.state_dict(), {})
+    checkpoint.save(tmp_path / "checkpoint.safetensors", straight.state_dict(), {"step": 0})
     sources = dict(restored.sources)
     restored.load_state_dict(checkpoint.load(tmp_path / "checkpoint.safetensors")[0])
     assert restored.sources == sources  # the very objects, since others hold them too

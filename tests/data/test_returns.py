@@ -118,7 +118,8 @@ def test_returns_are_single_precision_on_the_device_also_of_a_mapped_set(tmp_pat
     value, weight = discounted_returns(data, 0.9)
     for source in (data, mapped):
         returns = Returns.of(source, 0.9, CPU)
-        for column, right in zip(returns, (value, weight), strict=True):
+        ended = np.array([0, 0, 0, 1, 1, 1, 1])
+        for column, right in zip(returns, (value, weight, ended), strict=True):
             assert column.dtype == torch.float32
             assert column.device == CPU
             np.testing.assert_allclose(column, right, rtol=1e-6)
@@ -138,11 +139,15 @@ def test_an_estimate_from_a_cut_off_log_is_right_on_average_where_rewards_do_not
 
 def test_a_mixed_target_by_hand() -> None:
     """k is 0.5 of a whole return, 0.25 of one of which half is shown, and 0.5 of that of a terminal step."""
-    returns = Returns(torch.tensor([10.0, 10.0, 3.0]), torch.tensor([1.0, 0.5, 1.0]))
-    mixed = returns.mixed(torch.tensor([2.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0]), mix=0.5)
+    returns = Returns(torch.tensor([10.0, 10.0, 3.0]), torch.tensor([1.0, 0.5, 1.0]), torch.tensor([1.0, 0.0, 1.0]))
+    rewards, ends = torch.tensor([2.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0])
+    mixed = returns.mixed(rewards, ends, mix=0.5)
     assert mixed["rewards"].tolist() == [6.0, 4.0, 3.0]
     assert mixed["terminated"].tolist() == [0.5, 0.25, 1.0]
     assert mixed.keys() == {"rewards", "terminated"}
+    exact = returns.mixed(rewards, ends, mix=0.5, terminated_only=True)
+    assert exact["rewards"].tolist() == [6.0, 2.0, 3.0]
+    assert exact["terminated"].tolist() == [0.5, 0.0, 1.0]
 
 
 def columns_of(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,7 +160,8 @@ def test_a_target_of_mixed_columns_is_the_mix_of_target_and_return(
 ) -> None:
     """r' + gamma (1 - d') V = (1 - k) y + k G, in double precision."""
     data = dataset(episodes)
-    returns = Returns(*(torch.from_numpy(column) for column in discounted_returns(data, gamma)))
+    value_weight = discounted_returns(data, gamma)
+    returns = Returns(*(torch.from_numpy(column) for column in (*value_weight, np.ones(len(data)))))
     rewards, ends = (column.double() for column in columns_of(data))
     mixed = returns.mixed(rewards, ends, mix)
     got = mixed["rewards"] + gamma * (1 - mixed["terminated"]) * value

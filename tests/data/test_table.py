@@ -67,12 +67,14 @@ def test_a_csv_file_with_quotes_and_a_byte_order_mark(tmp_path: Path, name: str,
     assert dataset.meta.source == f"table {name}"
     assert dataset.meta.notes == (
         "Columns as guessed from their names: observation = obs, x, obs_v; action = action; reward = reward; "
-        "next observation = the following row; episode = episode; terminated = done; truncated = none; step = step; "
+        "next observation = the following row; episode = episode; terminated = done; truncated = none; time = step; "
         "not used = remark.",
+        "'step' is the clock: its median step is 1 step, and an episode breaks where it pauses for more than 10 steps, "
+        "10 times as long (--max-gap changes it).",
         "1 row(s) at the end of an episode have no next observation and were left out; "
         "where their observation is the next one of the row before, it was used.",
         "Actions were mapped to [-1, 1] from the bounds found in the data: -2 to 4. "
-        "If wider ones are allowed, give them to `mildly data convert` with --action-low and --action-high.",
+        "If wider ones are allowed, give them with --action-low and --action-high.",
     )
 
 
@@ -263,16 +265,21 @@ def test_a_line_break_within_quotes_may_lie_on_a_block_s_border(tmp_path: Path, 
 # Mistakes
 
 
-def test_a_file_without_a_header_is_recognized(tmp_path: Path, refused: Refused) -> None:
-    refused.dataset(
-        written(tmp_path, "log.csv", "0.5,-1.25,1e-3,7\n1,2,3,4\n"), "the first line holds numbers (0.5, -1.25"
-    )
+def test_a_file_without_a_header_needs_the_numbers_of_its_columns(tmp_path: Path, refused: Refused) -> None:
+    path = written(tmp_path, "log.csv", "0.5,-1.25,1e-3,7\n1,2,3,4\n2,1,0,5\n")
+    refused.dataset(path, "the first line holds numbers", "--obs 0-7 --action 8,9 --reward 10")
+    dataset = load_dataset(path, obs="0-1", action="2", reward="3", action_low=-3, action_high=3)
+    assert dataset.observations.tolist() == [[0.5, -1.25], [1, 2]]
+    assert dataset.rewards.tolist() == [7, 4]
+    assert "Read with: no names of columns, which are counted from 0." in dataset.meta.notes
 
 
 def test_rows_out_of_order_are_refused_with_their_place(tmp_path: Path, refused: Refused) -> None:
     text = "episode,x,u,r\n1,1,-1,0\n2,2,1,0\n2,3,1,0\n1,4,1,0\n"
     refused.dataset(
-        written(tmp_path, "log.csv", text), "episode 1 (column 'episode') goes on in row 3", "Sort the rows"
+        written(tmp_path, "log.csv", text),
+        "episode 1 (column 'episode') goes on in line 5",
+        "Sort the rows by 'episode' first",
     )
 
 
@@ -287,18 +294,6 @@ def test_rows_out_of_order_are_found_across_blocks(tmp_path: Path, size: int, re
 STEPS = "run,step,x,u,r,done\na,0,1,-1,0,0\na,1,2,1,0,{0}\na,{1},3,1,0,0\nb,0,4,1,0,0\nb,2,5,1,0,1\n"
 
 
-@pytest.mark.parametrize("size", [40, 60, 1000])
-@pytest.mark.parametrize("step", [1, 0, -3])
-def test_a_step_that_does_not_increase_is_named_with_its_place(
-    tmp_path: Path, size: int, step: int, refused: Refused
-) -> None:
-    path = written(tmp_path, "log.csv", STEPS.format(0, step))
-    with mock.patch.object(table_file, "_CSV_BLOCK", size):
-        refused.dataset(
-            path, f"in episode a column 'step' goes from 1 to {step} in row 2", "Sort the rows by episode and step"
-        )
-
-
 @pytest.mark.parametrize("size", [40, 1000])
 def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_path: Path, size: int) -> None:
     with mock.patch.object(table_file, "_CSV_BLOCK", size):
@@ -308,13 +303,6 @@ def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_
     assert "1 row(s) are flagged as an episode's last, but by 'run' the episode goes on" in str(dataset.meta.notes)
     assert other.terminated.tolist() == [False, False, False, True]
     assert "flagged" not in str(other.meta.notes)
-
-
-def test_a_step_that_starts_anew_without_any_end_asks_for_the_episodes(tmp_path: Path, refused: Refused) -> None:
-    text = "t,x,u,r,done\n0,1,-1,0,1\n0,2,1,0,0\n1,3,1,0,0\n0,4,1,0,0\n"
-    refused.dataset(
-        written(tmp_path, "log.csv", text), "in episode 1 column 't' goes from 1 to 0 in row 3", "with --episode"
-    )
 
 
 def test_a_flag_that_is_none_is_named(tmp_path: Path, refused: Refused) -> None:

@@ -279,6 +279,29 @@ def test_profile_and_its_band_fall_from_one_to_zero(table, thresholds):
     assert (curve.low <= curve.high).all()
 
 
+def profile_is_nowhere_below(ours, theirs):
+    at = np.unique(np.concatenate([*ours.values(), *theirs.values()]))
+    values = [performance_profile(table, at, replications=1).value for table in (ours, theirs)]
+    return bool((values[0] >= values[1] - 1e-12).all())
+
+
+@given(table=tables, data=st.data())
+def test_with_equally_many_runs_a_profile_nowhere_below_is_no_worse_by_mean_gap_and_interquartile_mean(table, data):
+    raised = st.floats(0, 50).map(lambda number: round(number, 3))
+    better = {task: [score + data.draw(raised) for score in runs] for task, runs in table.items()}
+    assert profile_is_nowhere_below(better, table)
+    assert mean(better) >= mean(table) - 1e-9
+    assert interquartile_mean(better) >= interquartile_mean(table) - 1e-9
+    assert gap(better) <= gap(table) + 1e-9
+
+
+def test_with_unequal_runs_a_profile_above_can_have_a_worse_interquartile_mean():
+    above, below = {"a": [1.0, 1.0, 1.0, 1.0, 91.0, 91.0]}, {"a": [0.0, 0.0, 90.0]}
+    assert profile_is_nowhere_below(above, below)
+    assert mean(above) > mean(below)
+    assert (interquartile_mean(above), interquartile_mean(below)) == (23.5, 30.0)  # one run cut at either end, or none
+
+
 def test_band_of_a_profile_agrees_with_all_resamples_there_are():
     table, thresholds = SMALL["unequal"], [5.0, 30.0, 65.0]
     exact = [

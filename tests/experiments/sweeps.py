@@ -38,7 +38,7 @@ def toml(value: Any) -> str:
 
 def write_spec(path: Path, text: str = "", *, algorithms: tuple[str, ...] = ("bc",), **options: Any) -> Path:
     """A spec of tiny runs: options, then `text`, then the fields that make networks tiny."""
-    top = {"algorithms": algorithms, "datasets": ["pendulum-mixed"], **TINY, **options}
+    top = {"algorithms": algorithms, "datasets": ["pendulum-mixed"], "preset": "paper", **TINY, **options}
     lines = [f"{name} = {toml(value)}" for name, value in top.items()]
     lines += ["[fields]", *(f"{name} = {toml(value)}" for name, value in run_fields("bc").items()), text]
     if "mcq" in algorithms:

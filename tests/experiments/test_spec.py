@@ -46,10 +46,10 @@ def test_variants_are_compared_with_one_another_and_name_their_folders(tmp_path:
     jobs = expand(parsed(tmp_path, BOTH + "steps = 60\n[mcq]\nlam = [0.5, 0.7]\nsteps = 80\n" + VARIANTS))
     told = {(job.algorithm, job.variant, job.plan.steps, job.plan.config["hidden_dims"]) for job in jobs}
     assert told == {
-        ("bc", "plain", 60, (400, 400)),
+        ("bc", "plain", 60, (256, 256)),
         ("bc", "wide", 90, (64, 64)),
-        ("mcq", "plain,lam=0.5", 80, (400, 400)),
-        ("mcq", "plain,lam=0.7", 80, (400, 400)),
+        ("mcq", "plain,lam=0.5", 80, (256, 256)),
+        ("mcq", "plain,lam=0.7", 80, (256, 256)),
         ("mcq", "wide,lam=0.5", 90, (64, 64)),
         ("mcq", "wide,lam=0.7", 90, (64, 64)),
     }
@@ -65,7 +65,7 @@ def test_an_algorithm_s_own_variants_replace_the_shared_ones(tmp_path: Path, sha
         for job in jobs
         if job.algorithm == "bc"
     }
-    assert told == {("all", "paper", None, 0.1), ("best", "small", 0.1, 0.1)}
+    assert told == {("all", "default", None, 0.1), ("best", "small", 0.1, 0.1)}
     assert {job.variant for job in jobs if job.algorithm == "mcq"} == ({"plain", "wide"} if shared else {""})
 
 
@@ -111,10 +111,16 @@ def test_a_field_that_is_a_list_itself_is_crossed_by_a_list_of_lists(tmp_path: P
 
 def test_a_spec_may_say_whatever_train_takes(tmp_path: Path) -> None:
     values = {name: "Pendulum-v1" if default is None else default for name, default in train_options().items()}
+    values["steps"] = 70
     (job, *_) = jobs_of(tmp_path, **{**values, "device": "cpu"})
     assert {"steps", "eval_every", "episodes", "env", "log_every", "checkpoint_every", "check"} <= job.options.keys()
     assert job.plan.env == "Pendulum-v1"
-    assert job.plan.steps == train_options()["steps"]
+    assert job.plan.steps == 70
+
+
+def test_steps_that_a_spec_does_not_say_are_the_preset_s(tmp_path: Path) -> None:
+    for preset, steps in {"small": 20_000, "default": 100_000, "paper": 1_000_000}.items():
+        assert {job.plan.steps for job in expand(parsed(tmp_path, BOTH + f"preset = '{preset}'\n"))} == {steps}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +198,7 @@ def test_the_spec_of_the_guide_can_be_expanded(tmp_path: Path) -> None:
     }
     assert told == {(f"behavior.model={model}", model, (256, 256)) for model in ("cvae", "flow")}
     assert {job.variant for job in jobs if job.algorithm == "bc"} == {""}
-    assert [job.variant for job in expand(parsed(tmp_path, named))] == ["all", "best-tenth", "careful", "robust"]
+    assert [job.variant for job in expand(parsed(tmp_path, named))] == ["all", "best-tenth", "careful", "printed"]
 
 
 def test_the_spec_of_the_help_can_be_expanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +207,7 @@ def test_the_spec_of_the_help_can_be_expanded(tmp_path: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out.split("\nArguments\n")[0]
     assert max(map(len, shown.splitlines())) <= 80
     jobs = expand(parsed(tmp_path, "\n".join(re.findall(r"^  (.*)", shown, re.MULTILINE))))
-    variants = {"", "careful", "robust,lam=0.5", "robust,lam=0.7"}
+    variants = {"", "careful", "printed,lam=0.5", "printed,lam=0.7"}
     assert {(job.variant, job.plan.steps) for job in jobs} == {(name, 8000 if name else 6000) for name in variants}
     assert {job.plan.config["behavior"]["model"] for job in jobs if job.algorithm == "mcq"} == {"flow"}
 

@@ -39,7 +39,7 @@ class Grouped(BC):
     """An algorithm with a group in its config."""
 
     Config = GroupedConfig  # type: ignore[assignment]
-    PRESETS = {"paper": {}}
+    PRESETS = {"paper": {}}  # and the default that every algorithm has
 
 
 HEAD = 'algorithms = ["grouped", "bc"]\ndatasets = "pendulum-mixed"\n'

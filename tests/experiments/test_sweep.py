@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +183,9 @@ def test_data_in_another_format_are_converted_once_and_keep_their_name(tmp_path:
     log = write_log(tmp_path / "my log.csv")
     jobs = jobs_of(tmp_path, datasets=[str(log)], seeds=2, steps=20)
     copy = tmp_path / "out" / "data" / "my_log"
-    left = copy.with_name(".my_log-abc")
+    program = "import sys, pathlib, mildly.files as files; print(files.temporary_path(pathlib.Path(sys.argv[1])))"
+    made = subprocess.run([sys.executable, "-c", program, copy], capture_output=True, text=True, check=True)
+    left = Path(made.stdout.strip())
     left.mkdir(parents=True)  # by a sweep that was killed while it converted
     run_sweep(jobs, tmp_path / "out")
     assert not left.exists()

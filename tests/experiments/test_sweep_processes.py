@@ -22,7 +22,7 @@ from mildly.experiments.progress import Counts, SweepProgress
 from mildly.experiments.spec import expand, read_spec
 from mildly.experiments.sweep import available_cores, run_sweep
 from mildly.run import Run
-from mildly.training.loop import Stopped
+from mildly.training.offline import Stopped
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:

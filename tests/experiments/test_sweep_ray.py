@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +120,37 @@ def test_no_cluster_at_the_address_is_told(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(MildlyError, match="no Ray cluster answers at 'auto'"):
         run_sweep(expand(read_spec(write_spec(tmp_path / "spec.toml"))), tmp_path / "out", ray="auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["complete", "failed", "interrupted", "interrupted twice"])
+def test_no_copy_of_the_data_stays_on_a_node_however_the_sweep_ends(tmp_path: Path, ending: str) -> None:
+    """On a real cluster, which the command itself starts; Ctrl-C reaches all of its processes, as in a terminal."""
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    spec, out, cache = write_spec(tmp_path / "spec.toml"), tmp_path / "out", on_ray._cache_folder().name
+    steps = 10**6 if ending.startswith("interrupted") else 100
+    spec.write_text(spec.read_text().replace(f"steps = {STEPS}", f"steps = {steps}").replace("1250", "0"))
+    in_the_way = out / "sac" / "pendulum-mixed" / "seed-0"
+    if ending == "failed":
+        in_the_way.parent.mkdir(parents=True)
+        in_the_way.write_text("not a folder")
+    command = [*COMMAND, "sweep", str(spec), "--out", str(out), "--ray", "local", "--retries", "0"]
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets allow no long paths
+        environment = {**os.environ, "TMPDIR": str(tmp_path), "RAY_TMPDIR": short}
+        sweep = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        copies: set[str] = set()
+        while sweep.poll() is None:
+            copies.update(path.name for path in tmp_path.glob(f"{cache}/*/dataset.json"))
+            if steps > 100 and list(out.rglob("checkpoint.safetensors")):
+                os.killpg(sweep.pid, signal.SIGINT)
+                if ending == "interrupted twice":
+                    time.sleep(0.2)
+                    os.killpg(sweep.pid, signal.SIGINT)
+                break
+            time.sleep(0.02)
+        _, message = sweep.communicate(timeout=120)
+    assert sweep.returncode == {"complete": 0, "failed": 1}.get(ending, 130), message
+    assert ("sac/pendulum-mixed/seed-0: failed" in message) == (ending == "failed")
+    assert ("those under way have checkpoints" in message) == (ending == "interrupted")
+    assert copies
+    assert [path.name for path in (tmp_path / cache).iterdir() if path.suffix != ".lock"] == []

@@ -56,6 +56,14 @@ def test_proposition_3_with_one_state_fails_exactly_below_a_divergence(gamma, st
     assert printed.holds == (max(divergences) >= ((1 - gamma) / (sqrt(2) * gamma)) ** 2)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("strength", [0.02, 0.3, 1.0])
+def test_proposition_3_with_one_state_cannot_fail_for_a_policy_better_than_mu(gamma, strength):
+    mu = np.array([[0.5, 0.5]])
+    policy = tilted_policy(mu, np.array([[1.0, -1.0]]), strength)  # r = (1, 0): towards the better action
+    assert proposition_3(one_state((1.0, 0.0), gamma), mu, policy).claims[0].holds
+
+
 def test_proposition_3_without_delta_a_tie_can_cost_everything():
     found = examples.no_delta_and_a_tie()
     assert (found.demanded, found.actual) == (pytest.approx(10), pytest.approx(-10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -15,7 +16,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COMMAND, SCHEDULE, content, make_dataset, mildly, run_fields, train_args, train_tiny, unsealed
+from conftest import (
+    COMMAND,
+    SCHEDULE,
+    content,
+    left_by,
+    make_dataset,
+    mildly,
+    run_fields,
+    train_args,
+    train_tiny,
+    unsealed,
+)
 
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
@@ -23,7 +35,8 @@ from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.training import checkpoint
-from mildly.training.loop import resume
+from mildly.training.offline import resume
+from mildly.training.signals import stop_requests
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +52,11 @@ def lines(run: Path) -> int:
 
 def end_at(args: list[str], run: Path, number: int, signal_number: int, cwd: Path) -> tuple[int, str]:
     """Start the command and send it a signal once the log has so many lines; its exit code and messages."""
-    with subprocess.Popen([*COMMAND, *args], cwd=cwd, stderr=subprocess.PIPE, text=True) as process:
+    heed = None  # tests under nohup, or in the background, inherit that signals are ignored
+    if signal_number != signal.SIGKILL:
+        heed = functools.partial(signal.signal, signal_number, signal.SIG_DFL)
+    command = [*COMMAND, *args]
+    with subprocess.Popen(command, cwd=cwd, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         deadline = time.monotonic() + 60
         while lines(run) < number:
             assert process.poll() is None, "the run ended before it could be killed"
@@ -141,8 +158,8 @@ def test_resume_forgets_lines_after_the_checkpoint_and_a_line_cut_short(tmp_path
     half = (run / "checkpoint.safetensors").read_bytes()[:1000]
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    (run / f".tmp-{dead.pid}-0123abcd-checkpoint.safetensors").write_bytes(half)
-    (run / "policy" / f".tmp-{dead.pid}-0123abcd-weights.safetensors").write_bytes(half)
+    for path in (run / "checkpoint.safetensors", run / "policy" / "weights.safetensors"):
+        left_by(dead.pid, path).write_bytes(half)
     resume(run, steps=300)
     assert content(run) == whole
     assert not list(run.rglob(".tmp-*"))
@@ -186,6 +203,19 @@ def test_interrupted_run_says_how_to_resume_and_resumed_equals_uninterrupted_run
     assert any(name.startswith("sums.") for name in tensors) == (facts["step"] % 37 > 0)
     resume(run)
     assert content(run) == content(alone)
+
+
+def test_a_hang_up_asks_a_run_to_stop_but_not_under_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, expected in ((signal.SIG_DFL, [signal.SIGHUP]), (signal.SIG_IGN, [])):  # nohup ignores it
+            signal.signal(signal.SIGHUP, handler)
+            with stop_requests() as stop:
+                signal.raise_signal(signal.SIGHUP)
+            assert stop == expected
+            assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_run_prolonged_between_log_lines_has_means_over_the_right_number_of_steps(tmp_path: Path) -> None:
@@ -353,6 +383,7 @@ def test_full_disk_ends_the_run_with_a_message_and_it_resumes_when_there_is_room
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "File too large" in ended.stderr
+    assert str(run / "metrics.jsonl") in ended.stderr
     resume(run)
     assert content(run) == whole
     assert not list(run.rglob(".tmp-*"))

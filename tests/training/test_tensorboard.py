@@ -11,7 +11,7 @@ from conftest import train_tiny
 from mildly.errors import MildlyError
 from mildly.run import Run
 from mildly.training import checkpoint
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 from mildly.training.trainer import Trainer
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from rich.console import Console
+from rich.text import Text
 
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse
 from mildly.data.check import Finding, check
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
+from mildly.terminal import SafeConsole
 
 _ABOUT = """Look for what would spoil a training, or surprise you later.
 
@@ -44,12 +45,12 @@ class CheckOptions:
 def main(args: Sequence[str]) -> int:
     """Check and print."""
     options = parse(CheckOptions, args, prog="mildly data check", description=_ABOUT)
-    errors = Console(stderr=True)
-    with errors.status(f"reading {options.dataset}") as status:
+    errors = SafeConsole(stderr=True)
+    with errors.status(Text(f"reading {options.dataset}")) as status:
         data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir, verify=False)
         status.update(f"checking {len(data):,} transitions")
         if len(data) > _LONG and not errors.is_terminal:
-            errors.print(f"checking {len(data):,} transitions", highlight=False)
+            errors.print(f"checking {len(data):,} transitions")
         findings = check(data)
     if options.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
@@ -80,7 +81,7 @@ def _print(title: str, findings: Sequence[Finding]) -> None:
     out.print(", ".join(f"{number or 'no'} {word}{'' if number == 1 else 's'}" for word, number in words), style=style)
 
 
-def _folded(text: str, out: Console) -> str:
+def _folded(text: str, out: SafeConsole) -> str:
     """Text in lines that fit beside the indent of a terminal; elsewhere one line, so that it can be searched."""
     if not out.is_terminal:
         return text

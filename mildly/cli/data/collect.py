@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, tell
+from mildly.cli.output import console, parse
 from mildly.data.tasks import base_name
-from mildly.errors import MildlyError, printable
+from mildly.errors import MildlyError, tell
 from mildly.files import plain_name
+from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from mildly.collect.agent import Agent
@@ -167,7 +167,7 @@ def _train(options: CollectOptions, folder: Path) -> Agent:
     try:
         with _progress(f"training {folder}", steps) as show:
             return train_agent(
-                folder, plan, steps, lambda step, value: show(min(step, steps), f"last return {value:.1f}")
+                folder, plan, steps, lambda step, value: show(min(step, steps), f"last return {value:.1f}"), tell
             )
     except (KeyboardInterrupt, SystemExit):
         tell(f"{folder}: the same command goes on with the agent from its last checkpoint")
@@ -195,7 +195,7 @@ def _default_name(options: CollectOptions) -> str:
 @contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     """A bar on a terminal, a line every few seconds elsewhere; gives the function that takes the news."""
-    errors = Console(stderr=True)
+    errors = SafeConsole(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -205,7 +205,7 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     )
     shown, last = time.monotonic(), 0
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(printable(title), total=total, news="")
+        task = bar.add_task(title, total=total, news="")
 
         def show(done: int, news: str) -> None:
             nonlocal shown, last

@@ -29,7 +29,9 @@ class ConvertOptions:
     src: Annotated[str, Mark.POSITIONAL, Arg(metavar="SRC")]
     """What to read."""
     dst: Annotated[str, Mark.POSITIONAL, Arg(metavar="DST")]
-    """What to write; it must not exist yet."""
+    """What to write; it must not exist yet, unless --overwrite is given."""
+    overwrite: Annotated[bool, Mark.NO_NEGATIVE] = False
+    """Replace DST if it is a data set or a file of one of those endings."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
@@ -41,13 +43,21 @@ def main(args: Sequence[str]) -> int:
     out = console()
     notes: list[str] = []
     with out.status(f"reading {given.src}"):
-        data = convert(given.src, given.dst, given.reading, data_dir=given.data_dir, tell=notes.append)
+        data = convert(
+            given.src,
+            given.dst,
+            given.reading,
+            data_dir=given.data_dir,
+            overwrite=given.overwrite,
+            tell=notes.append,
+        )
     for note in notes:
         out.print(f"- {note}")
     returns = data.episode_returns()
+    known = data.known_returns()
     out.print(
         f"{given.dst}: {len(data):,} transitions, {len(returns):,} episodes, "
-        f"{data.observation_size} observation and {data.action_size} action column(s), mean return {returns.mean():.4g}"
+        f"{data.observation_size} observation and {data.action_size} action column(s), mean return {known.mean():.4g}"
     )
     out.print(f"next: mildly data check {given.dst}")
     return 0

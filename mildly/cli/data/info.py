@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
-from mildly.data.dataset import Meta
+from mildly.data.dataset import Dataset, Meta
+from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 
 
@@ -24,8 +25,7 @@ class InfoOptions:
     """Also draw the set: a picture with six panels, written to FILE (.png, .svg or .pdf)."""
     data_dir: str | None = None
     """Folder in which data set names are looked for first."""
-    max_memory: float | None = None
-    """Megabytes that the data of a file may take in memory; half of the machine's by default."""
+    reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
 def main(args: Sequence[str]) -> int:
@@ -35,15 +35,15 @@ def main(args: Sequence[str]) -> int:
         from mildly.report.dataset import draw, picture_path
 
         picture_path(options.plot)  # an error before a large set is read
-    data = load_dataset(options.dataset, data_dir=options.data_dir, max_memory=options.max_memory)
-    meta, returns = data.meta, data.episode_returns()
-    lengths = np.array([episode.stop - episode.start for episode in data.episodes()])
+    data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir)
+    meta, returns = data.meta, data.known_returns()
+    lengths = data.episode_lengths()
     rows = table("", "")
     facts = {
         "name": meta.name,
         "environment": meta.env_id or "unknown",
         "transitions": f"{len(data):,}",
-        "episodes": f"{len(returns):,}",
+        "episodes": f"{len(lengths):,}{_gaps(data)}",
         "observation size": str(data.observation_size),
         "action size": str(data.action_size),
         "action bounds in the environment": _bounds(meta),
@@ -72,6 +72,14 @@ def main(args: Sequence[str]) -> int:
     if options.plot:
         out.print(f"\npicture: {draw(data, options.plot)}")
     return 0
+
+
+def _gaps(data: Dataset) -> str:
+    """How many episodes have gaps, and how many returns are not known for it."""
+    if data.gaps is None:
+        return ""
+    unknown = int(np.isnan(data.gaps.rewards).sum())
+    return f" ({(data.gaps.rows > 0).sum():,} with gaps, {unknown:,} of unknown return)"
 
 
 def _bounds(meta: Meta) -> str:

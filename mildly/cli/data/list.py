@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal
 
 from mildly.cli.output import console, parse, table
 from mildly.data.official import cache_folder
 from mildly.data.registry import DATA_VARIABLE, Listing, data_folder, list_datasets
 from mildly.data.tasks import PAPER_DATASETS
+from mildly.terminal import SafeConsole
 
 
 @dataclass
@@ -50,7 +50,7 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-def _print_here(out: Console, title: str, rows: Sequence[Listing], folder: Path | None = None) -> None:
+def _print_here(out: SafeConsole, title: str, rows: Sequence[Listing], folder: Path | None = None) -> None:
     """Sets that can be loaded at once, with the files that they are in."""
     out.print(title)
     lines = table("", "", "")
@@ -63,7 +63,7 @@ def _print_here(out: Console, title: str, rows: Sequence[Listing], folder: Path 
     out.print()
 
 
-def _print_all(out: Console, rows: Sequence[Listing]) -> None:
+def _print_all(out: SafeConsole, rows: Sequence[Listing]) -> None:
     out.print("Official D4RL sets, downloaded when first used:")
     lines = table("", "")
     for row in rows:
@@ -72,7 +72,7 @@ def _print_all(out: Console, rows: Sequence[Listing]) -> None:
     out.print()
 
 
-def _print_paper(out: Console, rows: Sequence[Listing]) -> None:
+def _print_paper(out: SafeConsole, rows: Sequence[Listing]) -> None:
     """The paper's sets, a line for each family: `hopper-*-v2  random medium ...`, and the sum of their sizes."""
     sizes = {row.name: row.size for row in rows}
     families: dict[str, list[str]] = defaultdict(list)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from mildly.data.check import actions, episodes, learning, observations, rewards
+from mildly.data.check import actions, episodes, learning, observations, order, rewards, sensors, values
 from mildly.data.check.inspection import Finding, Inspection
 from mildly.data.dataset import Dataset
+from mildly.data.formats import discrete
 
 Check = Callable[[Inspection], Iterator[Finding]]
 
@@ -20,10 +21,17 @@ QUICK: tuple[Check, ...] = (
     observations.not_finite,
     actions.out_of_bounds,
     episodes.time_limit_as_terminal,
-    episodes.next_observations,
+    episodes.too_long,
+    order.next_observations,
+    order.repeated_rows,
+    order.ends_that_continue,
     episodes.episode_ends,
     episodes.single_steps,
     episodes.few,
+    values.codes,
+    values.spikes,
+    sensors.stuck,
+    sensors.unit_change,
     rewards.too_large,
     rewards.outliers,
     rewards.constant,
@@ -31,6 +39,8 @@ QUICK: tuple[Check, ...] = (
     actions.constant,
     actions.saturated,
     actions.narrow,
+    observations.dominated,
+    observations.too_fine,
     observations.scale,
     observations.constant,
     observations.duplicated_columns,
@@ -41,6 +51,9 @@ QUICK: tuple[Check, ...] = (
 
 THOROUGH: tuple[Check, ...] = (learning.deterministic_behavior, learning.duplicated_rows)
 """Checks that take seconds."""
+
+_OF_CONTINUOUS_ACTIONS = ("action-saturated", "action-narrow", "deterministic-behavior")
+"""What makes no sense of choices."""
 
 
 def check(data: Dataset, *, thorough: bool = True) -> list[Finding]:
@@ -54,4 +67,6 @@ def check(data: Dataset, *, thorough: bool = True) -> list[Finding]:
     inspection = Inspection(data, thorough=thorough)
     with np.errstate(all="ignore"):  # NaN and infinities are what we look for
         found = [finding for one in (*QUICK, *(THOROUGH if thorough else ())) for finding in one(inspection)]
+    if any(finding.code == discrete.CODE for finding in found):
+        found = [finding for finding in found if finding.code not in _OF_CONTINUOUS_ACTIONS]
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, named, percent
-from mildly.data.dataset import Array
-from mildly.data.tasks import task_of
+from mildly.data.check.inspection import Finding, Inspection, counted, figure, named
+from mildly.data.dataset import Array, Meta, normalized_score
+from mildly.data.tasks import task_of, task_of_env
+from mildly.environments import registered_time_limit
 
 _SAME_LENGTH = 0.9  # of the terminated episodes
 _ENOUGH = 3  # episodes that show a pattern; with fewer, equal lengths may be chance
 _SHORT = 10  # steps; so short a horizon may well be the task's own
 _PILE, _PILE_EPISODES = 10.0, 5
 _CLOCK = 5  # steps at the end of an episode
-_ROUNDING = 1e-5
 _FEW_EPISODES, _FEW_ROWS = 10, 1_000
+_TOO_LONG = 3  # times the limit: demonstrations may take somewhat longer
+_SCORE = 500.0  # no task's expert is so far below what can be done
 
 
 def time_limit_as_terminal(inspection: Inspection) -> Iterator[Finding]:
@@ -25,20 +27,20 @@ def time_limit_as_terminal(inspection: Inspection) -> Iterator[Finding]:
     Such a flag teaches that states are worth nothing merely because a clock that the policy cannot see ran out.
     """
     terminated = inspection.data.terminated[inspection.ends]
-    lengths, limit = inspection.lengths[terminated], int(inspection.lengths.max())
+    lengths, limit = inspection.steps[terminated], int(inspection.steps.max())
     reached = int((lengths == limit).sum())
-    knows_limits = bool((inspection.lengths[~terminated] == limit).any())  # then the log tells limits from real ends
-    if reached < 2 or limit == 1 or knows_limits:
+    knows_limits = bool((inspection.steps[~terminated] == limit).any())  # then the log tells limits from real ends
+    told = known_limit(inspection.data.meta)
+    known = told is not None and told[0] == limit
+    if reached < (1 if known else 2) or limit == 1 or knows_limits:
         return
-    task = task_of(inspection.data.meta.name)
-    known = task is not None and task.horizon == limit
     same = reached >= _ENOUGH and reached >= _SAME_LENGTH * len(lengths)
     if not (known or same or _piled_up(lengths, limit)) or _tells_time(
-        inspection, inspection.ends[inspection.lengths == limit]
+        inspection, inspection.ends[inspection.steps == limit]
     ):
         return
     certain = known or (same and limit >= _SHORT)
-    horizon = f" It is the horizon of {inspection.data.meta.name}'s task." if known else ""
+    horizon = f" It is {told[1]}." if known and told else ""
     yield Finding(
         "error" if certain else "warning",
         "time-limit-as-terminal",
@@ -46,11 +48,53 @@ def time_limit_as_terminal(inspection: Inspection) -> Iterator[Finding]:
         "would be learned to end there."
         if certain
         else f"Some episodes stored as terminated may only have been cut off by a time limit of {limit:,} steps.",
-        f"{reached:,} of {counted(len(lengths), 'terminated episode')} last exactly {limit:,} steps, and none lasts "
-        f"longer.{horizon}",
+        f"{reached:,} of {counted(len(lengths), 'terminated episode')} last{'s' if reached == 1 else ''} exactly "
+        f"{limit:,} steps, and none lasts longer.{horizon}",
         f"Mark them as cut off: `mildly data convert SRC DST --time-limit {limit}`. Leave it as it is only if the task "
         f"itself is over after {limit:,} steps.",
     )
+
+
+def known_limit(meta: Meta) -> tuple[int, str] | None:
+    """After how many steps the task or the environment cuts an episode off, and who says so."""
+    task = task_of(meta.name)
+    if task is not None:
+        return task.horizon, f"the horizon of {meta.name}'s task"
+    if meta.env_id is None:
+        return None
+    task = task_of_env(meta.env_id)
+    limit = task.horizon if task else registered_time_limit(meta.env_id)
+    return None if limit is None else (limit, f"the time limit of {meta.env_id}")
+
+
+def too_long(inspection: Inspection) -> Iterator[Finding]:
+    """Episodes that no environment of this kind can have had, and scores that nobody can have reached."""
+    meta, lengths = inspection.data.meta, inspection.steps
+    told, task = known_limit(meta), task_of(meta.name)
+    scores = normalized_score(inspection.returns, meta)
+    endless = task is not None and not task.terminates  # a log of a maze may go on and on
+    longer = np.flatnonzero(lengths > _TOO_LONG * told[0]) if told and not endless else np.empty(0, int)
+    most = "" if scores is None else f", and scores reach {figure(float(scores.max()))}"
+    if told and len(longer):
+        yield Finding(
+            "warning",
+            "episode-too-long",
+            f"Episodes last far longer than {told[0]:,} steps, {told[1]}: ends of episodes are missing, and several "
+            "are summed up as one.",
+            f"{len(longer):,} of {counted(len(lengths), 'episode')}, the longest of {lengths.max():,} steps{most}.",
+            "Tell where episodes end: `mildly data convert SRC DST --episode COLUMN` or `--truncated COLUMN`.",
+        )
+    elif scores is not None and np.abs(scores).max() > _SCORE:
+        far = np.flatnonzero(np.abs(scores) > _SCORE)
+        yield Finding(
+            "warning",
+            "score-beyond-sense",
+            f"Normalized scores go beyond {_SCORE:,.0f}: 0 is a random policy, 100 an expert.",
+            f"{len(far):,} of {counted(len(lengths), 'episode')}, from {figure(float(scores.min()))} to "
+            f"{figure(float(scores.max()))}, with {meta.reference_min:.6g} for 0 and {meta.reference_max:.6g} for 100.",
+            "Either ends of episodes are missing (`--episode COLUMN`), or the references belong to another task "
+            "(`mildly data convert SRC DST --reference-min R --reference-max R`).",
+        )
 
 
 def _piled_up(lengths: Array, limit: int) -> bool:
@@ -73,64 +117,6 @@ def _tells_time(inspection: Inspection, ends: Array) -> bool:
     same = (last == last[0]).all(axis=(0, 1))
     moves = np.diff(last[0], axis=0)
     return bool((same & ((moves > 0).all(axis=0) | (moves < 0).all(axis=0))).any())
-
-
-def next_observations(inspection: Inspection) -> Iterator[Finding]:
-    """Inside an episode, the next observation of a row is the observation of the row below."""
-    pairs, jumps, still, rows = _compare_rows(inspection)
-    if jumps == 0:
-        return
-    share = jumps / pairs
-    evidence = (
-        f"In {jumps:,} of {pairs:,} steps inside episodes ({percent(share)}) the next observation is not the "
-        f"observation of the row below, first in {named('row', rows, jumps)}."
-    )
-    if still > 0.9 * jumps and share > 0.5:
-        yield Finding(
-            "error",
-            "next-is-observation",
-            "The next observation is the observation itself, so nothing that an action does can be learned.",
-            evidence,
-            "Name the right columns with `mildly data convert SRC DST --next-obs ...`, or leave them out: then they "
-            "are taken from the following row.",
-        )
-    elif share > 0.5:
-        yield Finding(
-            "warning",
-            "rows-shuffled",
-            "Rows look shuffled: they do not follow each other in time.",
-            evidence,
-            "Training on single transitions still works, but episode returns and lengths mean nothing. If the log has "
-            "an episode number, give it: `mildly data convert SRC DST --episode COLUMN`.",
-        )
-    else:
-        yield Finding(
-            "warning",
-            "episode-jumps",
-            "Some rows do not continue their episode: ends of episodes are missing, or rows are.",
-            evidence,
-            "Each transition is right by itself; episode returns and lengths may not be. Mark the ends with "
-            "`mildly data convert SRC DST --episode COLUMN` or `--truncated COLUMN`.",
-        )
-
-
-def _compare_rows(inspection: Inspection) -> tuple[int, int, int, list[int]]:
-    """Steps inside episodes, those that jump, those of them that stay where they are, and the first rows."""
-    data = inspection.data
-    facts = inspection.observations
-    tolerance = _ROUNDING * np.nan_to_num(np.maximum(np.abs(facts.low), np.abs(facts.high)), posinf=0.0)
-    pairs = jumps = still = 0
-    rows: list[int] = []
-    for piece in inspection.pieces(data.observation_size):
-        stop = min(piece.stop, len(data) - 1)
-        inside = ~(data.terminated[piece.start : stop] | data.truncated[piece.start : stop])
-        following = data.next_observations[piece.start : stop]
-        jump = inside & (np.abs(following - data.observations[piece.start + 1 : stop + 1]) > tolerance).any(axis=1)
-        pairs += int(inside.sum())
-        jumps += int(jump.sum())
-        still += int((jump & (following == data.observations[piece.start : stop]).all(axis=1)).sum())
-        first_rows(rows, jump, piece.start)
-    return pairs, jumps, still, rows
 
 
 def episode_ends(inspection: Inspection) -> Iterator[Finding]:

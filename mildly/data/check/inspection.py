@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,13 @@ import numpy.typing as npt
 from mildly.data.dataset import Array, Dataset, blocks
 
 Severity = Literal["error", "warning", "info"]
+_Result = TypeVar("_Result")
 
 _SAMPLE, _STRETCHES = 100_000, 20  # rows that a quick look reads, in stretches so that neighbors can be compared
 _NUMBERS = 1 << 20  # numbers held at a time
 _NAMED = 5  # rows or columns named in a text
+_TYPICAL = 50_000  # rows, evenly spread, that show what is usual
+_FIELDS = {"observations": "", "next_observations": "next-observation ", "actions": "action "}
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,44 @@ class Inspection:
 
     def __init__(self, data: Dataset, *, thorough: bool) -> None:
         self.data, self.thorough = data, thorough
-        ends = np.flatnonzero(data.terminated | data.truncated)
+        ends = data.episode_ends() - 1
         last = len(data) - 1
         self.ends: Array = ends if len(ends) and ends[-1] == last else np.append(ends, last)
         self.lengths: Array = np.diff(self.ends, prepend=-1)
+        """Rows of each episode."""
+        self.steps: Array = self.lengths if data.gaps is None else data.episode_lengths()
+        """Steps of each episode, those that are missing included."""
+        self._done: dict[Any, Any] = {}
+
+    def once(self, work: Callable[..., _Result], *of: Any) -> _Result:
+        """The result of `work(self, *of)`, which several checks need: it is done for the first that asks."""
+        if (work, of) not in self._done:
+            self._done[work, of] = work(self, *of)
+        result: _Result = self._done[work, of]
+        return result
+
+    def closes(self, rows: slice | Array) -> Array:
+        """Whether each of these rows is the last of a stretch, so that the row below does not continue it."""
+        closes: Array = self.data.terminated[rows] | self.data.truncated[rows]
+        return closes
+
+    def logged(self, field: str, rows: slice | Array) -> Array:
+        """Numbers of a field (row, column) as they were logged: actions in their own units, rewards as one column."""
+        values = getattr(self.data, field)[rows].astype(np.float64)
+        if field == "actions" and self.data.meta.action_space is not None:
+            values = self.data.meta.action_space.from_unit(values)
+        logged: Array = values[:, None] if values.ndim == 1 else values
+        return logged
+
+    def column_name(self, column: int, field: str = "observations") -> str:
+        """What a text calls a column: `column 3`, `action column 0`, `reward`."""
+        return "reward" if field == "rewards" else f"{_FIELDS[field]}column {int(column)}"
+
+    @cached_property
+    def typical_rows(self) -> Array:
+        """Rows, evenly spread over those to look at, that show what is usual."""
+        step = -(-self.looked_at // _TYPICAL)
+        return np.concatenate([np.arange(piece.start, piece.stop, step) for piece in self.pieces()])
 
     def pieces(self, width: int = 1) -> Iterator[slice]:
         """The rows to look at, in pieces small enough for `width` columns: all of them, or a sample in a quick one."""
@@ -119,7 +156,7 @@ class Inspection:
             episode = np.searchsorted(self.ends, np.arange(block.start, block.stop))
             rewards = np.nan_to_num(self.data.rewards[block].astype(np.float64), posinf=0.0, neginf=0.0)
             totals[episode[0] : episode[-1] + 1] += np.bincount(episode - episode[0], weights=rewards)
-        return totals
+        return totals if self.data.gaps is None else totals + np.nan_to_num(self.data.gaps.rewards)
 
     def count(self, array: Array, condition: Callable[[Array], Array]) -> tuple[Array, list[int]]:
         """How often each column meets a condition, and the first rows in which one does."""
@@ -153,6 +190,14 @@ def _columns(array: Array, pieces: Iterator[slice]) -> Columns:
         squares += np.square(values, out=values).sum(axis=0, where=where)
     mean = total / count
     return Columns(bad, bad_rows, low, high, mean + origin, np.sqrt(np.maximum(squares / count - mean**2, 0.0)))
+
+
+def hashes(*fields: Array) -> Array:
+    """A number for each row, equal where all of its float32 numbers are equal."""
+    numbers = np.concatenate(fields, axis=1).view(np.uint32)
+    random = np.random.default_rng(0)
+    factors = random.integers(1 << 63, size=numbers.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return np.asarray((numbers * factors).sum(axis=1, dtype=np.uint64))
 
 
 def first_rows(rows: list[int], met: npt.ArrayLike, start: int) -> None:

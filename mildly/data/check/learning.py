@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, figure, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, figure, hashes, percent
+from mildly.data.check.luck import LuckTest, luck_test
 from mildly.data.dataset import normalized_score
+from mildly.data.findings import Remark
 
 _STATES, _QUERIES = 10_000, 1_000
 _EXPLAINED = 0.95
@@ -18,10 +20,59 @@ _DUPLICATED = 0.1
 
 
 def return_spread(inspection: Inspection) -> Iterator[Finding]:
-    """How much better the best episodes are than the mean, which is what learning can hope to gain."""
+    """How much better the best episodes are than the mean, and whether that is skill: it is what learning may gain."""
+    outlook = inspection.once(prospects)
+    if outlook is None:
+        return
+    if outlook.verdict == "alike":
+        yield Finding(
+            "info",
+            "returns-alike",
+            "All episodes are about equally good, so imitation will be hard to beat.",
+            f"{outlook.evidence}.",
+            "Compare with `mildly train bc`.",
+        )
+    elif outlook.verdict == "luck":
+        yield Finding(
+            "info",
+            "returns-luck",
+            "Episodes differ in what they return, but which of them are better cannot be told from luck.",
+            f"{outlook.evidence}. {outlook.test.words()}",
+            "Do not pick episodes by their return (`mildly train bc --best-episodes`): those would be the lucky ones. "
+            "Single actions may still be better than others: compare `mildly train mcq` with `mildly train bc`.",
+        )
+    elif inspection.thorough and (found := inspection.once(explained_actions)) and found.share > _EXPLAINED:
+        yield Finding(
+            "info",
+            "returns-differ",
+            "Episodes differ in how good they are, by more than luck, though not much in what is done in a state.",
+            f"{outlook.evidence}. {outlook.test.words()}",
+            "Imitate the better ones (`mildly train bc --best-episodes 0.1`), and compare.",
+        )
+    else:
+        yield Finding(
+            "info",
+            "returns-differ",
+            "Episodes differ in how good they are, by more than luck, so there should be something to learn beyond "
+            "imitation.",
+            f"{outlook.evidence}. {outlook.test.words()}",
+            "A good policy should return at least about what the best tenth does.",
+        )
+
+
+class Prospects(NamedTuple):
+    """What the returns promise."""
+
+    verdict: Literal["alike", "luck", "skill"]
+    evidence: str
+    test: LuckTest
+
+
+def prospects(inspection: Inspection) -> Prospects | None:
+    """Compare the best tenth with all, and both with luck; None where there is nothing to compare."""
     returns = inspection.returns
     if len(returns) < _MANY_EPISODES or inspection.rewards.low[0] == inspection.rewards.high[0]:
-        return
+        return None
     best = np.sort(returns)[-max(1, len(returns) // 10) :].mean()
     mean = returns.mean()
     evidence = f"The best tenth of {len(returns):,} episodes return {figure(best)} on average, all {figure(mean)}"
@@ -31,26 +82,44 @@ def return_spread(inspection: Inspection) -> Iterator[Finding]:
     else:
         evidence += f" (normalized score {scores[0]:.1f} against {scores[1]:.1f})"
         gain = (scores[0] - scores[1]) / 100
-    if gain <= _ALIKE:
-        yield Finding(
-            "info",
-            "returns-alike",
-            "All episodes are about equally good, so imitation will be hard to beat.",
-            f"{evidence}.",
-            "Compare with `mildly train bc`.",
-        )
-    else:
-        yield Finding(
-            "info",
-            "returns-differ",
-            "Episodes differ in how good they are, so there should be something to learn beyond imitation.",
-            f"{evidence}.",
-            "A good policy should return at least about what the best tenth does.",
-        )
+    test = luck_test(inspection)
+    return Prospects("alike" if gain <= _ALIKE else "skill" if test.skill else "luck", evidence, test)
 
 
 def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:
-    """Whether the same state always saw the same action.
+    """Whether the same state always saw the same action."""
+    explained, outlook = inspection.once(explained_actions), inspection.once(prospects)
+    if explained is None or explained.share <= _EXPLAINED:
+        return
+    imitation = (
+        "Imitating the better episodes is what can be hoped for (`mildly train bc --best-episodes 0.1`)"
+        if outlook is not None and outlook.verdict == "skill"
+        else "Expect no more than imitation (`mildly train bc`)"
+    )
+    yield Finding(
+        "warning",
+        "deterministic-behavior",
+        "The behavior is nearly deterministic: the data hardly show what other actions would have done.",
+        f"The state explains at least {percent(explained.share)} of the actions' variance; around what it explains "
+        f"they vary by {explained.around:.2g} (standard deviation, of a range from -1 to 1). Seen in "
+        f"{explained.states:,} states, each beside the most similar one of another episode.",
+        f"{imitation}, or log some episodes with noise on the actions.",
+    )
+
+
+class Explained(NamedTuple):
+    """How far states explain actions."""
+
+    share: float
+    """Of the actions' variance, at least."""
+    around: float
+    """Standard deviation of what is left."""
+    states: int
+    """How many were looked at."""
+
+
+def explained_actions(inspection: Inspection) -> Explained | None:
+    """How far the state explains the action; None where too little is known.
 
     For each of a thousand states we look up the most similar state of another episode. If actions varied at random
     around a function of the state, the mean of half the squared difference of the two actions would be that variation
@@ -59,7 +128,7 @@ def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:
     """
     data = inspection.data
     if len(data) < _QUERIES or len(inspection.ends) < 2:
-        return
+        return None
     random = np.random.default_rng(0)
     rows = np.sort(random.choice(len(data), min(_STATES, len(data)), replace=False))
     states, actions = data.observations[rows].astype(np.float64), data.actions[rows].astype(np.float64)
@@ -67,7 +136,7 @@ def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:
     rows, states, actions = rows[usable], states[usable], actions[usable]
     variance = actions.var(axis=0)
     if len(rows) < _QUERIES or not variance.any():
-        return
+        return None
     states = (states - states.mean(axis=0)) / np.maximum(states.std(axis=0), 1e-9)
     states += 1e-4 * random.normal(size=states.shape)  # else all of many equal states would meet the same neighbor
     episode = np.searchsorted(inspection.ends, rows)
@@ -78,19 +147,9 @@ def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:
     nearest = distance.argmin(axis=1)
     found = np.isfinite(distance[np.arange(_QUERIES), nearest])
     if not found.any():
-        return
+        return None
     left = np.square(actions[queries] - actions[nearest])[found].mean(axis=0) / 2
-    explained = 1.0 - left.sum() / variance.sum()
-    if explained > _EXPLAINED:
-        yield Finding(
-            "warning",
-            "deterministic-behavior",
-            "The behavior is nearly deterministic: the data hardly show what other actions would have done.",
-            f"The state explains at least {percent(explained)} of the actions' variance; around what it explains they "
-            f"vary by {np.sqrt(left.mean()):.2g} (standard deviation, of a range from -1 to 1). Seen in "
-            f"{int(found.sum()):,} states, each beside the most similar one of another episode.",
-            "Expect no more than imitation (`mildly train bc`), or log some episodes with noise on the actions.",
-        )
+    return Explained(float(1.0 - left.sum() / variance.sum()), float(np.sqrt(left.mean())), int(found.sum()))
 
 
 def duplicated_rows(inspection: Inspection) -> Iterator[Finding]:
@@ -117,18 +176,15 @@ def _hashes(inspection: Inspection) -> Any:
     """
     data = inspection.data
     fields = (data.observations, data.actions, data.rewards[:, None], data.next_observations)
-    width = sum(field.shape[1] for field in fields)
-    factors = np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    part = np.uint64(-(-len(data) // _HASHED))
+    width, part = sum(field.shape[1] for field in fields), np.uint64(-(-len(data) // _HASHED))
     kept = []
     for piece in inspection.pieces(width):
-        numbers = np.concatenate([field[piece] for field in fields], axis=1).view(np.uint32)
-        hashes = (numbers * factors).sum(axis=1, dtype=np.uint64)
-        kept.append(hashes[(hashes >> np.uint64(32)) % part == 0])
+        numbers = hashes(*(field[piece] for field in fields))
+        kept.append(numbers[(numbers >> np.uint64(32)) % part == 0])
     return np.concatenate(kept)
 
 
 def notes(inspection: Inspection) -> Iterator[Finding]:
     """What was done to the data when they were read."""
     for note in inspection.data.meta.notes:
-        yield Finding("info", "import", note, "", "")
+        yield Finding(*Remark.of(note))

@@ -7,11 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, named
+from mildly.data.check.inspection import Finding, Inspection, counted, named, percent
+from mildly.data.check.values import odd_rows
 from mildly.data.dataset import Array
+from mildly.data.fill import LIMIT
 
 _LARGE = 1e3
 _UNEVEN = 1e4
+_PRESSED = 3.0  # times the spread without odd values
+_LOST, _SMALL = 1e-5, 1e-4  # of the mean: a hundred steps of float32; a tenth of what the normalizer adds
+_PLACES = 5  # named in a text
+_MOST_SHORT = 0.5  # of the gaps
 
 
 def not_finite(inspection: Inspection) -> Iterator[Finding]:
@@ -29,37 +35,107 @@ def not_finite(inspection: Inspection) -> Iterator[Finding]:
             "nan",
             "The data hold NaN or infinite values; one of them in a minibatch spoils all weights.",
             f"{'; '.join(places)} ({inspection.of_rows}).",
-            "Leave those rows out with `mildly data convert SRC DST --drop-bad-rows`, or repair them in the log.",
+            _repair(inspection),
         )
+
+
+def _repair(inspection: Inspection) -> str:
+    """Filling, where most gaps are short; else dropping."""
+    drop = "leave those rows out with `mildly data convert SRC DST --drop-bad-rows`: their episodes go on behind them"
+    bad = np.zeros(len(inspection.data) + 2, dtype=bool)
+    for piece in inspection.pieces(inspection.data.observation_size):
+        found = ~np.isfinite(inspection.data.observations[piece]).all(axis=1)
+        bad[piece.start + 1 : piece.stop + 1] = found | ~np.isfinite(inspection.data.actions[piece]).all(axis=1)
+    edges = np.flatnonzero(np.diff(bad.astype(np.int8)))
+    gaps = edges[1::2] - edges[::2]
+    if len(gaps) and (gaps <= LIMIT).mean() >= _MOST_SHORT:
+        short = f"{percent(float((gaps <= LIMIT).mean()))} of the gaps have at most {LIMIT} rows"
+        return f"Fill them with `mildly data convert SRC DST --fill interpolate` ({short}), and {drop} where it cannot."
+    return f"{drop[0].upper()}{drop[1:]}. Or repair them in the log."
 
 
 def scale(inspection: Inspection) -> Iterator[Finding]:
-    """Columns with very large numbers, or columns of very different size, which networks learn badly from."""
+    """Columns of very different size: harmless as long as observations are normalized."""
     facts = inspection.observations
+    size = np.maximum(np.abs(facts.mean), facts.std)
+    large = np.flatnonzero(size > _LARGE)
     varying = np.flatnonzero(facts.std > 1e-6 * np.maximum(np.abs(facts.mean), 1.0))  # else rounding, or constant
-    large = np.flatnonzero((np.abs(facts.mean) > _LARGE) | (facts.std > _LARGE))
-    advice = (
-        "Train with `--normalize-observations`, which scales every column to mean 0 and deviation 1, and keeps the "
-        "scaling in the policy."
-    )
     if len(large):
-        column = large[np.argmax(np.maximum(np.abs(facts.mean), facts.std)[large])]
-        yield Finding(
-            "warning",
-            "observation-scale",
-            f"Observations reach beyond {_LARGE:,.0f} in size; networks learn slowly, or not at all, from such inputs.",
-            f"{counted(len(large), 'such column')}; the largest is column {column}, with mean {facts.mean[column]:.4g} "
-            f"and standard deviation {facts.std[column]:.4g}.",
-            advice,
+        column = large[np.argmax(size[large])]
+        what = f"Observations reach beyond {_LARGE:,.0f} in size, from which networks learn badly as they are."
+        evidence = (
+            f"{counted(len(large), 'such column')}; the largest is {inspection.column_name(column)}, with mean "
+            f"{facts.mean[column]:.4g} and standard deviation {facts.std[column]:.4g}."
         )
     elif len(varying) and facts.std[varying].max() > _UNEVEN * facts.std[varying].min():
         wide, thin = varying[np.argmax(facts.std[varying])], varying[np.argmin(facts.std[varying])]
+        what = "Columns of the observation differ widely in size; as they are, a network hardly sees the small ones."
+        evidence = (
+            f"Standard deviation {facts.std[wide]:.3g} in {inspection.column_name(wide)}, {facts.std[thin]:.3g} in "
+            f"{inspection.column_name(thin)}."
+        )
+    else:
+        return
+    yield Finding(
+        "info",
+        "observation-scale",
+        what,
+        evidence,
+        "Nothing to do with the presets `default` and `small`: they scale every column to mean 0 and deviation 1, and "
+        "keep the scaling in the policy. With the preset `paper`, ask for it: `mildly train mcq --preset paper "
+        "--normalize-observations`.",
+    )
+
+
+def dominated(inspection: Inspection) -> Iterator[Finding]:
+    """Columns whose spread is that of a few odd values, so that normalizing presses all others together."""
+    facts, rows = inspection.observations, inspection.typical_rows
+    places = []
+    for column in range(inspection.data.observation_size):
+        odd = odd_rows(inspection, "observations", column)
+        values = inspection.logged("observations", np.setdiff1d(rows, odd))[:, column] if len(odd) else np.empty(0)
+        values = values[np.isfinite(values)]
+        if len(values) and facts.std[column] > _PRESSED * values.std():
+            places.append(
+                f"{inspection.column_name(column)}: standard deviation {facts.std[column]:.4g}, but {values.std():.4g} "
+                f"without {counted(len(odd), 'odd value')}"
+            )
+    if places:
+        more = f"; and {len(places) - _PLACES} more" if len(places) > _PLACES else ""
+        text = "; ".join(places[:_PLACES]) + more
         yield Finding(
             "warning",
-            "observation-scale",
-            "Columns of the observation differ widely in size, so that a network hardly sees the small ones.",
-            f"Standard deviation {facts.std[wide]:.3g} in column {wide}, {facts.std[thin]:.3g} in column {thin}.",
-            advice,
+            "outliers-dominate",
+            "A few values make up most of the spread of a column; scaled by it, all others hardly move.",
+            f"{text[0].upper()}{text[1:]}.",
+            "Repair or leave out those values first (see `sentinel` and `spike`).",
+        )
+
+
+def too_fine(inspection: Inspection) -> Iterator[Finding]:
+    """Columns that normalizing does not bring to deviation 1: too small, or lost in the digits of a large mean."""
+    facts = inspection.observations
+    moves = (facts.std > 0) & ~facts.constant
+    lost = np.flatnonzero(moves & (facts.std < _LOST * np.abs(facts.mean)))
+    small = np.setdiff1d(np.flatnonzero(moves & (facts.std < _SMALL)), lost)
+    if len(lost):
+        yield Finding(
+            "warning",
+            "observation-digits",
+            "A column varies so little around a large mean that numbers of 32 bits hardly tell its values apart.",
+            f"{named('Column', lost)}; {inspection.column_name(lost[0])} has mean {facts.mean[lost[0]]:.6g} and "
+            f"standard deviation {facts.std[lost[0]]:.3g} ({inspection.of_rows}).",
+            "Subtract a constant in the log, such as the time at which it begins, or leave the column out (`--obs`).",
+        )
+    if len(small):
+        yield Finding(
+            "warning",
+            "observation-small",
+            "A column varies so little that normalizing, which divides by its standard deviation plus 0.001, leaves "
+            "it small.",
+            f"{named('Column', small)}; {inspection.column_name(small[0])} has standard deviation "
+            f"{facts.std[small[0]]:.3g} ({inspection.of_rows}).",
+            "Log it in a smaller unit, so that its numbers are a thousand times as large.",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, named, percent
+from mildly.data.check.values import odd_rows
 from mildly.data.dataset import blocks
 
 _HUGE = 1e6
@@ -108,7 +109,8 @@ def _beyond(
         rewards = inspection.data.rewards[block].astype(np.float64)
         far = np.isfinite(rewards) & (np.abs(rewards - center) > distance)
         if inside_episodes:
-            far &= ~(inspection.data.terminated[block] | inspection.data.truncated[block])
+            far &= ~inspection.closes(block)
+            far &= ~np.isin(np.arange(block.start, block.stop), odd_rows(inspection, "rewards", 0))
         number += int(far.sum())
         first_rows(rows, far, block.start)
     return number, rows

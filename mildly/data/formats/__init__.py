@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 from mildly.data.assemble import Log
-from mildly.data.options import ImportOptions
+from mildly.data.options import TABLE_OPTIONS, ImportOptions, refuse
 from mildly.errors import MildlyError
 
 _MODULES = {
@@ -21,7 +22,8 @@ _MODULES = {
     ".pq": "table",
 }
 SUFFIXES = tuple(_MODULES)
-"""What the files that can be read end in."""
+"""What the files that can be read and written end in."""
+_READ_ONLY = {".json": "json_lines", ".jsonl": "json_lines"}
 
 
 def _module(name: str) -> ModuleType:
@@ -32,26 +34,42 @@ def _module(name: str) -> ModuleType:
 
 def module_for(path: Path) -> ModuleType:
     """The module that reads and writes files with this ending."""
-    for suffix, module in _MODULES.items():
+    return _by_ending(path, _MODULES)
+
+
+def _by_ending(path: Path, modules: Mapping[str, str]) -> ModuleType:
+    for suffix, module in modules.items():
         if path.name.lower().endswith(suffix):
             return _module(module)
-    raise MildlyError(f"{path}: do not know this kind of file. Known endings are {', '.join(SUFFIXES)}.")
+    raise MildlyError(f"{path}: do not know this kind of file. Known endings are {', '.join(modules)}.")
 
 
 def read(path: Path, options: ImportOptions) -> Log:
     """A log in any format but the native one, told by its ending or, for a folder, by what is in it."""
-    module = _folder_module(path) if path.is_dir() else module_for(path)
+    module = _folder_module(path) if path.is_dir() else _by_ending(path, _MODULES | _READ_ONLY)
+    if not module.__name__.endswith((".table", ".lerobot")):
+        refuse(options, TABLE_OPTIONS, str(path), "is no table:")
     log: Log = module.read(path, options)
     return log
 
 
+def is_known_folder(path: Path) -> bool:
+    """Whether a folder is, by the names in it, a data set of another library."""
+    return any(_module(name).is_folder(path) for name in ("minari", "lerobot"))
+
+
 def _folder_module(path: Path) -> ModuleType:
-    minari = _module("minari")
-    if minari.is_folder(path):
-        return minari
+    for name in ("minari", "lerobot", "rllib"):
+        module = _module(name)
+        if module.is_folder(path):
+            return module
     if any(path.glob("*.npy")):
         return _module("arrays")
-    table = _module("table")
-    if not table.tables_in(path):
-        raise MildlyError(f"{path}: no dataset.json, no .npy files and no tables in this folder: it is not a data set.")
-    return table
+    table, json_lines = _module("table"), _module("json_lines")
+    if table.tables_in(path):
+        return table
+    if not json_lines.files_in(path):
+        raise MildlyError(
+            f"{path}: no dataset.json, no .npy files, no tables and no JSON lines in this folder: it is not a data set."
+        )
+    return json_lines

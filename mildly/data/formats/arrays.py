@@ -15,13 +15,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta, blocks
+from mildly.data.formats.discrete import watched
 from mildly.data.formats.episodes import DONE, with_ends
+from mildly.data.formats.fields import Column, check_rows, choose, clean, unused
 from mildly.data.memory import check_npy_header, column_bytes, memory_limit, schema_bytes
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
@@ -29,17 +31,6 @@ from mildly.files import JSON_BYTES, parse_json
 
 META = "mildly"
 """Under this name our own files keep the set's description, as JSON."""
-
-NAMES = {
-    "observations": ("observations", "observation", "obs", "states", "state"),
-    "actions": ("actions", "action", "acts", "act"),
-    "rewards": ("rewards", "reward", "rews", "rew"),
-    "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
-    "terminated": ("terminated", "terminals", "terminal", "terminations", *DONE),
-    "truncated": ("truncated", "timeouts", "timeout", "truncations"),
-    "episodes": ("episodes", "episode", "episode_ids", "episode_id", "trajectory_ids", "trajectory_id"),
-}
-"""What a field is called elsewhere, the likeliest name first."""
 
 DAMAGE = (
     OSError,
@@ -60,29 +51,11 @@ DAMAGE = (
 )
 """What the libraries raise at a file that is not what its name says."""
 
-_OPTION = {
-    "observations": "obs",
-    "actions": "action",
-    "rewards": "reward",
-    "next_observations": "next_obs",
-    "terminated": "terminated",
-    "truncated": "truncated",
-    "episodes": "episode",
-}
-_WIDE = ("observations", "actions", "next_observations")
-_NEEDED = ("observations", "actions", "rewards")
+_RLDS_LAST = "is_last"
+_BESIDE_D4RL = ("infos", "metadata")
 _BLOCK_BYTES = 1 << 24
 _MOST_WORDS = 300  # letters
 _MOST_MEMBERS = 1000  # arrays of an archive
-
-
-class Column(Protocol):
-    """An array on disk: its shape and type, and slices of its rows (in order, from the first)."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __getitem__(self, rows: slice) -> Array: ...
 
 
 def read(path: Path, options: ImportOptions) -> Log:
@@ -115,7 +88,7 @@ def _opened(path: Path) -> Iterator[dict[str, Column]]:
                     raise ValueError(f"it holds {len(members):,} arrays")
                 yield {
                     name.removesuffix(".npy"): _Member(
-                        stack.enter_context(archive.open(name)), archive.getinfo(name).file_size
+                        name, stack.enter_context(archive.open(name)), archive.getinfo(name).file_size
                     )
                     for name in members
                 }
@@ -123,6 +96,14 @@ def _opened(path: Path) -> Iterator[dict[str, Column]]:
             raise MildlyError(f"{path}: no such file.") from error
         except DAMAGE as error:
             raise damaged(path, error) from error
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of a `.npz` file, where they take no more memory than the limit allows."""
+    with _opened(path) as columns:
+        whole = sum(column_bytes(column) for column in columns.values())
+        memory_limit().check_piece(str(path), "what it holds", whole)
+        return {name: column.read() for name, column in columns.items() if isinstance(column, _Member)}
 
 
 def damaged(path: Path, error: BaseException) -> MildlyError:
@@ -146,7 +127,7 @@ def _mapped(path: Path) -> Any:
 class _Member:
     """One array of a `.npz` archive, read forwards; `size` is what the archive says that it unpacks to."""
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
+    def __init__(self, name: str, file: IO[bytes], size: int) -> None:
         self.file = file
         check_npy_header(file)
         version = np.lib.format.read_magic(file)
@@ -158,23 +139,29 @@ class _Member:
             raise ValueError(f"array format {version} is not known")
         self.shape, self.by_column, self.dtype = reader(file)
         if self.dtype.hasobject:
-            raise ValueError("an array holds Python objects, which are never loaded")
+            raise ValueError(f"'{name}' holds Python objects, which are never loaded; save the others without it")
         if min(self.shape, default=0) < 0 or column_bytes(self) > size:
             raise ValueError(f"an array claims a shape of {self.shape}, but only {size:,} bytes are there")
         self.next = 0
         self.whole: Array | None = None
 
-    def __getitem__(self, rows: slice) -> Array:
-        """Rows in order; an array stored by columns is read whole."""
+    def __getitem__(self, rows: slice | tuple[()]) -> Array:
+        """Rows in order; an array stored by columns is read whole, and so is a single value, by `()`."""
+        if isinstance(rows, tuple):
+            return self._take(self.shape)
         count = rows.stop - rows.start
         if self.by_column and len(self.shape) > 1:
             if self.whole is None:
-                self.whole = self._take(self.shape[::-1]).T
+                self.whole = self.read()
             return self.whole[rows]
         if rows.start != self.next:
             raise ValueError("rows are read in order only")
         self.next = rows.stop
         return self._take((count, *self.shape[1:]))
+
+    def read(self) -> Array:
+        """All of it, in any number of dimensions."""
+        return self._take(self.shape[::-1]).T if self.by_column else self._take(self.shape)
 
     def _take(self, shape: tuple[int, ...]) -> Array:
         size = math.prod(shape) * self.dtype.itemsize
@@ -191,7 +178,7 @@ def read_meta(columns: Mapping[str, Column], path: Path) -> Meta | None:
         return None
     if column.dtype.itemsize > 4 * JSON_BYTES:
         raise MildlyError(f"{path}: the description in it is larger than {JSON_BYTES >> 20} MB.")
-    text = str(column._take(())) if isinstance(column, _Member) else str(np.asarray(column))
+    text = str(column.read()) if isinstance(column, _Member) else str(np.asarray(column))
     return parse_meta(text, path)
 
 
@@ -211,7 +198,7 @@ def expected_bytes(columns: Mapping[str, Column], path: Path, options: ImportOpt
     """
     try:
         names = choose(columns, path, options)
-        rows = _checked_rows(columns, names, path)
+        rows = check_rows(columns, names, path)
     except MildlyError:  # told when the rows are read
         return None
     pieces = {name: _piece(columns[name]) for name in names.values()}
@@ -239,123 +226,95 @@ def in_step(
     is a cut-off, and so is a last row without a next observation, terminal or not.
     """
     names = choose(columns, path, options)
-    rows = _checked_rows(columns, names, path)
+    rows = check_rows(columns, names, path)
     chosen = {field: columns[name] for field, name in names.items()}
-    if "terminated" not in names and "mildly" not in columns:
-        notes.append("No array says where an episode ended for good: every end is taken for a cut-off.")
+    if META not in columns:
+        notes += unused(_left_out(columns, names, as_d4rl=as_d4rl))
+        if "terminated" not in names:
+            notes.append("No array says where an episode ended for good: every end is taken for a cut-off.")
     if any(column.dtype == np.float64 for column in chosen.values()):
         notes.append("Stored as float64; kept as float32.")
     widest = max(math.prod(column.shape[1:]) * column.dtype.itemsize for column in chosen.values())
     size = max(1, min(_BLOCK_BYTES // max(widest, 1), rows))
     done = names["terminated"] if "truncated" in names and names.get("terminated") in DONE else None
-    yield from with_ends(
+    steps = with_ends(
         _blocks(chosen, names, path, size, cut_last=as_d4rl),
         notes,
         done=done,
-        episode=names.get("episodes"),
+        episode=names.get("episodes", names.get("starts")),
         keep_both=as_d4rl,
     )
+    stated = _says_discrete(columns)
+    if stated is not False:
+        words = "the file says so (discrete_action)" if stated else None
+        steps = watched(steps, names["actions"], options, notes, stated=words)
+    yield from steps if names.get("lasts") != _RLDS_LAST else _with_final_observations(steps, notes)
+
+
+def _left_out(columns: Mapping[str, Column], names: Mapping[str, str], *, as_d4rl: bool) -> list[str]:
+    """Arrays and groups that are no field, but for single values and what D4RL's files have beside their fields."""
+    beside = _BESIDE_D4RL if as_d4rl else ()
+    rest = [name for name in columns if name not in names.values() and name.split("/")[0] not in beside]
+    return [name for name in rest if getattr(columns[name], "shape", None) != ()]
+
+
+def _says_discrete(columns: Mapping[str, Any]) -> bool | None:
+    """What a file of d3rlpy says of its actions."""
+    column = columns.get("discrete_action")
+    if column is None or getattr(column, "shape", None) != () or column.dtype.kind not in "biu":
+        return None
+    return bool(column[()])
+
+
+def _with_final_observations(steps: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
+    """In RLDS the last row of an episode is its final observation, without an action: zeros stand in for it.
+
+    Other writers have a real last step in that row; it is told by its action or reward.
+    """
+    found = 0
+    for block in steps:
+        last = block.terminated | block.truncated
+        final = last & (block.actions == 0).all(axis=1) & (block.rewards == 0)
+        found += int(final.sum())
+        yield block._replace(actions=np.where(final[:, None], np.nan, block.actions))
+    if found:
+        notes.append(
+            f"{found:,} row(s) marked by '{_RLDS_LAST}' have neither action nor reward: they are final observations."
+        )
 
 
 def _blocks(
     chosen: Mapping[str, Column], names: Mapping[str, str], path: Path, size: int, *, cut_last: bool
 ) -> Iterator[tuple[Steps, Array | None]]:
-    """Rows as they stand, with where the episode's number is a new one, if there are numbers."""
+    """Rows as they stand, with where a new episode begins, if anything but ends tells it."""
     rows = chosen["observations"].shape[0]
     last: Array | None = None
     for start in range(0, rows, size):
         here = slice(start, min(start + size, rows))
-        block = {field: _clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
-        steps = _steps(block)
+        block = {field: clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
+        steps = steps_of(block)
         if cut_last and here.stop == rows and steps.next_observations is None:
             steps.truncated[-1] = True
-        if "episodes" not in block:
-            yield steps, None
-            continue
-        new = np.empty(len(steps.rewards), dtype=bool)
-        new[1:] = block["episodes"][1:] != block["episodes"][:-1]
-        new[0] = last is None or block["episodes"][0] != last
-        last = block["episodes"][-1]
+        new = block.get("starts")
+        if "episodes" in block:
+            changes = np.empty(len(steps.rewards), dtype=bool)
+            changes[1:] = block["episodes"][1:] != block["episodes"][:-1]
+            changes[0] = last is None or block["episodes"][0] != last
+            last = block["episodes"][-1]
+            new = changes if new is None else changes | new
         yield steps, new
 
 
-def choose(columns: Mapping[str, Column], path: Path, options: ImportOptions) -> dict[str, str]:
-    """The name of each field's array: as the user says, or the usual one."""
-    chosen = {}
-    for field, usual in NAMES.items():
-        said = getattr(options, _OPTION[field])
-        names = (said,) if said is not None else usual
-        found = next((name for name in names if name in columns), None)
-        if found is not None:
-            chosen[field] = found
-        elif said is not None or field in _NEEDED:
-            have = ", ".join(sorted(columns)) or "nothing"
-            wanted = said or " or ".join(usual[:3])
-            raise MildlyError(
-                f"{path}: lacks {field} (an array called {wanted}); found {have}. Say which it is with "
-                f"mildly data convert SRC DST --{_OPTION[field].replace('_', '-')} NAME."
-            )
-    return chosen
-
-
-def _checked_rows(columns: Mapping[str, Column], names: Mapping[str, str], path: Path) -> int:
-    """The number of rows, once types and shapes are known to be right."""
-    for field, name in names.items():
-        if not hasattr(columns[name], "dtype"):
-            raise MildlyError(f"{path}: '{name}' is a group, expected an array.")
-        if columns[name].dtype.kind not in ("biufSU" if field == "episodes" else "biuf"):
-            raise MildlyError(f"{path}: '{name}' holds {columns[name].dtype}, expected numbers.")
-    shapes = {field: tuple(columns[name].shape or ()) for field, name in names.items()}
-    rows = shapes["observations"][0] if shapes["observations"] else 0
-    if len(shapes["observations"]) == 3:
-        episodes, steps, width = shapes["observations"]
-        raise MildlyError(
-            f"{path}: '{names['observations']}' has shape {shapes['observations']}, as if it were (episodes, steps, "
-            f"size), but one row per step is expected, ({episodes * steps}, {width}). Put the episodes one after "
-            "another, in all arrays, and mark the last row of each in 'terminals' or 'timeouts', or number them in "
-            "'episodes'."
-        )
-    for field, name in names.items():
-        shape, dimensions = shapes[field], 2 if field in _WIDE else 1
-        column = len(shape) == 3 - dimensions and (dimensions == 2 or shape[1] == 1)  # (n,) for (n, 1), or the reverse
-        if not (len(shape) == dimensions or column) or shape[0] != rows:
-            raise MildlyError(
-                f"{path}: '{name}' has shape {shape}, expected {dimensions} dimension(s) and {rows} rows "
-                f"as in '{names['observations']}'."
-            )
-        if 0 in shape[1:] or math.prod(shape[1:]) * columns[name].dtype.itemsize > _BLOCK_BYTES:
-            raise MildlyError(f"{path}: '{name}' has shape {shape}, which is no log.")
-    if rows == 0:
-        raise MildlyError(f"{path}: '{names['observations']}' has no rows.")
-    if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
-        raise MildlyError(
-            f"{path}: '{names['next_observations']}' is {shapes['next_observations']}, but "
-            f"'{names['observations']}' is {shapes['observations']}."
-        )
-    return rows
-
-
-def _clean(values: Array, field: str, where: str) -> Array:
-    """One dimension or two as the field needs, and flags as booleans."""
-    values = np.asarray(values)
-    if field in _WIDE:
-        return values.reshape(len(values), -1)
-    values = values.reshape(len(values))
-    if field in ("terminated", "truncated"):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise MildlyError(f"{where} has NaN or infinite values, expected true or false.")
-        return values.astype(bool)
-    return values
-
-
-def _steps(block: Mapping[str, Array]) -> Steps:
+def steps_of(block: Mapping[str, Array]) -> Steps:
+    """The rows of a block of fields, flags included."""
     none = np.zeros(len(block["rewards"]), dtype=bool)
+    terminated = block.get("terminated", none)
     return Steps(
         block["observations"],
         block["actions"],
         block["rewards"],
-        block.get("terminated", none).copy(),
-        block.get("truncated", none).copy(),
+        terminated.copy(),
+        block.get("truncated", none) | (block.get("lasts", none) & ~terminated),
         block.get("next_observations"),
     )
 

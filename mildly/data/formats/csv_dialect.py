@@ -1,11 +1,11 @@
-"""How a table of text is written: encoding, comments, the sign between columns, the decimal sign; told by its start."""
+"""How a table of text is written, told by its start: encoding, comments, names, units, signs, lists in cells."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +20,9 @@ _ROWS_LOOKED_AT = 200
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_COMMA = re.compile(r"[-+]?\d*,\d+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+_LIST = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
+_MOST_TEXT_ROWS = 3  # of units and the like below a header
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,26 @@ class Dialect:
     skip: int = 0
     """Lines before the header, or before the first row if the header is given here."""
     header: tuple[str, ...] | None = None
-    """The columns' names, where they stand in a comment."""
+    """The columns' names, where they stand in a comment, or are but numbers because there are none."""
+    named: bool = True
+    """Whether the columns have names."""
+    text_rows: int = 0
+    """Rows of text between the header and the first row, such as one of units."""
+    units: tuple[str, ...] = ()
+    """What the first of them says of each column."""
+    lists: frozenset[int] = frozenset()
+    """Columns whose cells are lists of numbers."""
 
     def words(self, usual: str) -> str | None:
         """A sentence on what is unusual about it; `usual` is the delimiter that the file's ending promises."""
         parts = [{"utf-16": "UTF-16", "latin-1": "Latin-1 (it is no UTF-8)"}.get(self.encoding)]
         parts.append(f"{_SIGNS[self.delimiter]} between the columns" if self.delimiter != usual else None)
         parts.append("decimal commas" if self.decimal == "," else None)
-        parts.append("the columns' names in a comment" if self.header else None)
-        parts.append(f"{self.skip} line(s) of comments skipped" if self.skip and not self.header else None)
+        in_comment = self.header is not None and self.named
+        parts.append("the columns' names in a comment" if in_comment else None)
+        parts.append("no names of columns, which are counted from 0" if not self.named else None)
+        parts.append(f"{self.skip} line(s) of comments skipped" if self.skip and not in_comment else None)
+        parts.append(f"{self.text_rows} row(s) of units skipped" if self.text_rows else None)
         found = [part for part in parts if part]
         return f"Read with: {', '.join(found)}." if found else None
 
@@ -63,11 +77,26 @@ def detect(head: bytes, *, whole: bool, usual: str, where: str) -> Dialect:
     if start is None:
         raise MildlyError(f"{where}: {'holds nothing but comments' if comments else 'is empty'}.")
     delimiter, rows = _delimiter(lines[start:], usual)
-    decimal = "," if delimiter != "," and _has_decimal_commas(rows[1:]) else "."
-    named = _names_in(comments, delimiter, rows[0])
-    if whole and len(rows) < 2 and named is None:
+    decimal = "," if _has_decimal_commas(rows[1:], within_quotes=delimiter == ",") else "."
+    header = _names_in(comments, delimiter, rows[0])
+    named = header is not None or not is_numbers(rows[0]) or _counts_columns(rows[0])
+    if not named:
+        header = tuple(str(i) for i in range(len(rows[0])))
+    if whole and len(rows) < 2 and header is None:
         raise MildlyError(f"{where}: has no rows.")
-    return Dialect(delimiter, decimal, encoding, start if comments else 0, named)
+    text_rows = _text_rows(rows) if header is None else 0
+    lists = _columns_of(rows[1 + text_rows :], lambda cell: bool(_LIST.fullmatch(cell)))
+    return Dialect(
+        delimiter,
+        decimal,
+        encoding,
+        start if comments else 0,
+        header,
+        named,
+        text_rows,
+        tuple(cell.strip() for cell in rows[1]) if text_rows else (),
+        frozenset(lists),
+    )
 
 
 def _decoded(head: bytes, whole: bool, where: str) -> tuple[str, str]:
@@ -82,13 +111,15 @@ def _decoded(head: bytes, whole: bool, where: str) -> tuple[str, str]:
 
 
 def _delimiter(lines: Sequence[str], usual: str) -> tuple[str, list[list[str]]]:
-    """The sign that makes the most rows as wide as the header, or else the header widest; and the rows."""
+    """The sign that makes the most rows as wide as the first, or else the most numbers, or the first row widest."""
     best = usual, _cells(lines, usual)
-    score = (0, 1, False)
+    score = (0, 0.0, 1, False)
     for sign in _SIGNS:
         rows = _cells(lines, sign)
         width = len(rows[0])
-        found = sum(len(row) == width for row in rows[1:]), width, sign == usual
+        cells = [cell.strip() for row in rows for cell in row]
+        numbers = sum(map(_is_number, cells)) / max(len(cells), 1)
+        found = sum(len(row) == width for row in rows[1:]), numbers, width, sign == usual
         if width > 1 and found > score:
             best, score = (sign, rows), found
     return best
@@ -103,11 +134,38 @@ def _cells(lines: Sequence[str], sign: str) -> list[list[str]]:
     return rows or [[]]
 
 
-def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+def _has_decimal_commas(rows: Sequence[Sequence[str]], *, within_quotes: bool) -> bool:
+    """Whether more numbers have a comma than a point. In quotes, commas may stand between thousands instead."""
     cells = [cell.strip() for row in rows for cell in row]
-    return sum(bool(_WITH_COMMA.fullmatch(cell)) for cell in cells) > sum(
-        bool(_WITH_POINT.fullmatch(cell)) for cell in cells
-    )
+    commas = [cell for cell in cells if _WITH_COMMA.fullmatch(cell)]
+    if within_quotes and all(_THOUSANDS.fullmatch(cell) for cell in commas):
+        return False
+    return len(commas) > sum(bool(_WITH_POINT.fullmatch(cell)) for cell in cells)
+
+
+def _text_rows(rows: Sequence[Sequence[str]]) -> int:
+    """How many rows below the header hold words where all that follow hold numbers: units, and what else there is."""
+    for count in range(1, min(_MOST_TEXT_ROWS, len(rows) - 2) + 1):
+        numbers = _columns_of(rows[1 + count :], _is_number)
+        texts = [[row[i].strip() for i in numbers if i < len(row)] for row in rows[1 : 1 + count]]
+        if all(any(cell not in MISSING for cell in row) and not any(map(_is_number, row)) for row in texts):
+            return count
+    return 0
+
+
+def _columns_of(rows: Sequence[Sequence[str]], fits: Callable[[str], bool]) -> list[int]:
+    """The columns that have a value somewhere, and whose values are all of a kind."""
+    found = []
+    for i in range(max(map(len, rows), default=0)):
+        cells = [row[i].strip() for row in rows if i < len(row)]
+        values = [cell for cell in cells if cell not in MISSING]
+        if values and all(map(fits, values)):
+            found.append(i)
+    return found
+
+
+def _is_number(cell: str) -> bool:
+    return bool(_NUMBER.fullmatch(cell) or _WITH_COMMA.fullmatch(cell))
 
 
 def _names_in(comments: Sequence[str], delimiter: str, first: Sequence[str]) -> tuple[str, ...] | None:
@@ -119,5 +177,12 @@ def _names_in(comments: Sequence[str], delimiter: str, first: Sequence[str]) -> 
 
 
 def is_numbers(cells: Sequence[str]) -> bool:
-    """Whether a line holds numbers and nothing else, so that it cannot be a header."""
-    return bool(cells) and all(not cell.strip() or _NUMBER.fullmatch(cell.strip()) for cell in cells)
+    """Whether a line holds numbers and nothing else, so that it names no columns."""
+    filled = [cell.strip() for cell in cells if cell.strip()]
+    return bool(filled) and all(map(_is_number, filled))
+
+
+def _counts_columns(cells: Sequence[str]) -> bool:
+    """Whether a line but counts the columns from 0, after an index without a name or not: then it is a header."""
+    counted = [cell.strip() for cell in (cells[1:] if not cells[0].strip() else cells)]
+    return len(counted) > 1 and counted == [str(i) for i in range(len(counted))]

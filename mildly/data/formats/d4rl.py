@@ -4,14 +4,17 @@ The rows follow D4RL's Q-learning view: a row needs a next observation. Where a 
 row has one and is kept (D4RL's own function drops time-outs even then). Where it does not, the next observation of row
 i is row i + 1, and rows without one (time limits and the file's last row) are dropped. A time-out never ends the value:
 only `terminals` do. A file of no known task is read as any other arrays are: a terminal row needs no next observation.
+
+maze2d's `terminals` are way-points, at which nothing ends. D4RL's generator steps the environment there without taking
+over its new state, so that the next row repeats the observation: the row at the way-point is no transition, and the row
+after it spans two steps. In a file without `timeouts` both are left out (D4RL's own function keeps both, the first as
+terminal).
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +23,33 @@ import numpy as np
 
 from mildly.data.assemble import Log, Steps, limited
 from mildly.data.dataset import FIELDS, Dataset, Meta, blocks
-from mildly.data.formats.arrays import DAMAGE, META, NAMES, Column, damaged, expected_bytes, in_step, parse_meta
+from mildly.data.formats import grouped
+from mildly.data.formats.arrays import META, expected_bytes, in_step, parse_meta
 from mildly.data.formats.careful import CarefulFile
+from mildly.data.formats.fields import NAMES
+from mildly.data.formats.hdf5 import opened
+from mildly.data.formats.hdf5_chunks import check_chunks
+from mildly.data.memory import memory_limit
 from mildly.data.official import name_of_file
-from mildly.data.options import ImportOptions
+from mildly.data.options import COLUMN_OPTIONS, ImportOptions, refuse
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
-from mildly.files import JSON_BYTES
 
 _FEW = 3  # names quoted in a message
-_LARGE = 1 << 30  # bytes
-_MOST_PACKED = 2000  # more than any compression in use can do: deflate stops at 1032
 
 
 def read(path: Path, options: ImportOptions) -> Log:
     """One HDF5 file. Its name tells the task, and with it environment and reference returns."""
-    with _opened(path) as (columns, stored):
+    with opened(path) as (columns, stored):
+        if stored is None and grouped.layout_of(columns) is not None:
+            return _episodes_apart(path, options)
         has_terminals = any(name in columns for name in (options.terminated or "", *NAMES["terminated"]))
-        has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"]))
+        has_timeouts = any(name in columns for name in (options.truncated or "", *NAMES["truncated"], *NAMES["lasts"]))
         _check_not_nested(columns, path, options)
         size = expected_bytes(columns, path, options)
+        for column in columns.values():
+            if isinstance(column, h5py.Dataset):
+                check_chunks(column, memory_limit(options.max_memory))
     if stored is not None:
         meta = parse_meta(stored, path)
         log = Log(meta, iter(()), where=str(path), scaled=True, size=size, notes=list(meta.notes))
@@ -47,6 +57,8 @@ def read(path: Path, options: ImportOptions) -> Log:
         return log
     name = dataset_name(path)
     task = task_of(name)
+    if task is not None and not task.terminates:
+        refuse(options, ("terminated",), str(path), f"the task of {name} never ends for good:")
     if task is not None and not has_terminals:
         raise MildlyError(f"{path}: lacks terminals; found {', '.join(columns) or 'nothing'}. A D4RL file has them.")
     meta = Meta(
@@ -59,8 +71,20 @@ def read(path: Path, options: ImportOptions) -> Log:
     log = Log(meta, iter(()), where=str(path), scaled=task is not None, size=size)
     log.steps = _rows(path, options, log.notes, as_d4rl=task is not None)
     if task is not None:
-        log.steps = _as_the_task_knows(log.steps, task, has_timeouts)
+        log.steps = _as_the_task_knows(log.steps, task, has_timeouts, log.notes)
     return log
+
+
+def _episodes_apart(path: Path, options: ImportOptions) -> Log:
+    """A file in which episodes are apart; Minari's is read as its folder, where there is one."""
+    columns = any(getattr(options, name) is not None for name in COLUMN_OPTIONS)
+    folder = path.parent.parent
+    if path == folder / "data" / "main_data.hdf5" and (path.parent / "metadata.json").is_file() and not columns:
+        from mildly.data.formats import minari
+
+        if minari.is_installed():
+            return minari.read(folder, options)
+    return grouped.read(path, options)
 
 
 def _check_not_nested(columns: Mapping[str, Any], path: Path, options: ImportOptions) -> None:
@@ -85,13 +109,39 @@ def _check_not_nested(columns: Mapping[str, Any], path: Path, options: ImportOpt
         )
 
 
-def _as_the_task_knows(steps: Iterator[Steps], task: Task, has_timeouts: bool) -> Iterator[Steps]:
+def _as_the_task_knows(steps: Iterator[Steps], task: Task, has_timeouts: bool, notes: list[str]) -> Iterator[Steps]:
     """Time-outs where an episode reaches the horizon, if the file stores none; and no ends where a task has none."""
     if not has_timeouts:
         steps = limited(steps, task.horizon)
     if task.terminates:
         return steps
-    return (block._replace(terminated=np.zeros_like(block.terminated)) for block in steps)  # maze2d: way-points
+    if not has_timeouts:
+        steps = _cut_at_way_points(steps, notes)
+    return (block._replace(terminated=np.zeros_like(block.terminated)) for block in steps)
+
+
+def _cut_at_way_points(steps: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
+    """Way-points whose observation the next row repeats are cut off, and so is that row: neither is a transition."""
+    held: Steps | None = None  # the last row, until the next one is known
+    repeats, found = False, 0  # whether the row held repeats the observation of a way-point; way-points so far
+    for block in steps:
+        if block.next_observations is not None:
+            yield block
+            continue
+        rows = Steps.join(held, block)
+        repeated = rows.terminated[:-1] & (rows.observations[:-1] == rows.observations[1:]).all(axis=1)
+        stale = np.concatenate([[repeats], repeated])
+        stale[:-1] |= repeated
+        ready, held, repeats = rows.part(slice(0, -1)), rows.part(slice(-1, None)), bool(stale[-1])
+        found += int(repeated.sum())
+        yield ready._replace(truncated=ready.truncated | stale[:-1])
+    if held is not None:
+        yield held._replace(truncated=held.truncated | repeats)
+    if found:
+        notes.append(
+            f"At {found:,} way-point(s) the file repeats the observation in the next row. Neither of the two rows is a "
+            "transition, and both are among those left out."
+        )
 
 
 def dataset_name(path: Path) -> str:
@@ -105,49 +155,8 @@ def dataset_name(path: Path) -> str:
     return f"{name.replace('-mixed', '-medium-replay')}-v0"
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[dict[str, Column], str | None]]:
-    """The arrays at the top of the file, and our own description if it is one of ours."""
-    if not path.is_file():
-        raise MildlyError(f"{path}: no such file.")
-    try:
-        with h5py.File(path, "r") as file:
-            stored = _description(file)
-            columns = {name: found for name in file if (found := _inside(file, name)) is not None}
-            yield columns, stored
-    except DAMAGE as error:
-        raise damaged(path, error) from error
-
-
-def _description(file: h5py.File) -> str | None:
-    """Text of fixed length only: HDF5 never returns from reading one of variable length in some damaged files."""
-    if META not in file.attrs or file.attrs.get_id(META).dtype.kind != "S":
-        return None
-    if file.attrs.get_id(META).get_storage_size() > JSON_BYTES:
-        raise ValueError("the description in it is too large")
-    return str(bytes(file.attrs[META]).decode())
-
-
-def _inside(file: h5py.File, name: str) -> Any:
-    """A group or an array that the file itself holds; None for a link to another file, to nothing, or to itself."""
-    if isinstance(file.get(name, getlink=True), h5py.ExternalLink):
-        return None
-    try:
-        found: Any = file.get(name)
-    except (KeyError, OSError, RuntimeError):
-        return None
-    if not isinstance(found, (h5py.Dataset, h5py.Group)) or found.file.filename != file.filename:
-        return None
-    if isinstance(found, h5py.Dataset):
-        if found.is_virtual or found.external:
-            raise ValueError(f"'{name}' is kept in other files; h5repack or h5py can copy it into one")
-        if found.nbytes > _LARGE and found.nbytes > _MOST_PACKED * os.path.getsize(file.filename):
-            raise ValueError(f"'{name}' claims a shape of {found.shape}, far more than the file can hold")
-    return found
-
-
 def _rows(path: Path, options: ImportOptions, notes: list[str], *, as_d4rl: bool = False) -> Iterator[Steps]:
-    with _opened(path) as (columns, _):
+    with opened(path) as (columns, _):
         yield from in_step(columns, path, options, notes, as_d4rl=as_d4rl)
 
 

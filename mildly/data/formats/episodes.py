@@ -10,6 +10,12 @@ from mildly.data.dataset import Array
 DONE = ("done", "dones", "next_done", "next_dones")
 """Flags that often mean no more than that the episode is over, for whatever reason."""
 
+FIRST = ("episode_starts", "episode_start", "is_first", "is_start")
+"""Marks of the first row of an episode."""
+
+LAST = ("episode_terminals", "episode_ends", "episode_end", "is_last", "is_end")
+"""Marks of the last row of an episode, for whatever reason."""
+
 
 def with_ends(
     rows: Iterable[tuple[Steps, Array | None]],

@@ -7,10 +7,11 @@ say) are flattened as gymnasium does it, and so is the environment when a policy
 from __future__ import annotations
 
 import math
-import shutil
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +23,18 @@ from mildly.action_space import ActionSpace
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.formats.arrays import DAMAGE
+from mildly.data.formats.discrete import watched
+from mildly.data.formats.table_file import is_parquet, unpacked_bytes
 from mildly.data.memory import Limit, memory_limit
 from mildly.data.options import ImportOptions
+from mildly.data.scratch import Scratch
 from mildly.data.tasks import task_of_env
 from mildly.errors import MildlyError
+from mildly.files import read_object
 
 PREFIX = "minari:"
+_ROOT = "MINARI_DATASETS_PATH"
+_MOST_NAME = 300  # letters
 _AT_ONCE = 100  # episodes handed over together, so that a large set is never held whole
 
 
@@ -36,23 +43,33 @@ def is_folder(path: Path) -> bool:
     return (path / "data" / "metadata.json").is_file() or (path / "data" / "main_data.hdf5").is_file()
 
 
+def is_installed() -> bool:
+    """Whether the `minari` package is there."""
+    return find_spec("minari") is not None
+
+
 def read(source: str | Path, options: ImportOptions) -> Log:
     """A data set that Minari has on this machine, by its name (with the prefix) or by its folder."""
     with _minari(source) as minari:
-        if isinstance(source, Path):
-            data = minari.MinariDataset(source / "data")
-        else:
-            try:
-                data = minari.load_dataset(source.removeprefix(PREFIX))
-            except FileNotFoundError as error:
-                name = source.removeprefix(PREFIX)
-                raise MildlyError(f"{source}: not on this machine. Get it with: minari download {name}") from error
+        folder = source / "data" if isinstance(source, Path) else _folder_of(source)
+        size = _checked_bytes(folder, memory_limit(options.max_memory), str(source))
+        data = minari.MinariDataset(folder)
         notes: list[str] = []
         meta = _meta(data, options, notes, source)
-        size = _expected_bytes(data, memory_limit(options.max_memory), str(source))
         log = Log(meta, iter(()), where=str(source), size=size, notes=notes)
-        log.steps = _rows(data, source)
+        stated = None if hasattr(data.action_space, "low") else f"the set's action space is {data.action_space}"
+        log.steps = watched(_rows(data, source), "actions", options, notes, stated=stated)
     return log
+
+
+def _folder_of(source: str) -> Path:
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    name = source.removeprefix(PREFIX)
+    folder = Path(get_dataset_path(name)) / "data"
+    if not folder.is_dir():
+        raise MildlyError(f"{source}: not on this machine. Get it with: minari download {name}")
+    return folder
 
 
 @contextmanager
@@ -68,10 +85,10 @@ def _minari(source: str | Path) -> Iterator[ModuleType]:
 
 
 def _meta(data: Any, options: ImportOptions, notes: list[str], source: str | Path) -> Meta:
-    from gymnasium.spaces import Box
+    from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
     space = data.action_space
-    if not isinstance(space, Box) or len(space.shape) != 1:
+    if not isinstance(space, Discrete | MultiDiscrete) and not (isinstance(space, Box) and len(space.shape) == 1):
         raise MildlyError(f"{source}: its actions are {space}; continuous actions (a flat Box) are needed.")
     env_id = data.env_spec.id if data.env_spec is not None else None
     task = task_of_env(env_id) if env_id else None
@@ -84,36 +101,66 @@ def _meta(data: Any, options: ImportOptions, notes: list[str], source: str | Pat
     return Meta(
         name=data.spec.dataset_id,
         env_id=env_id,
-        action_space=None if options.action_low is not None else _action_space(space, source),
+        action_space=_action_space(space, source) if isinstance(space, Box) and options.action_low is None else None,
         reference_min=None if low is None else float(low),
         reference_max=None if high is None else float(high),
         source=f"Minari data set {data.spec.dataset_id}",
     )
 
 
-def _expected_bytes(data: Any, limit: Limit, where: str) -> int | None:
-    """What the transitions will take by the shapes that the file claims; an episode is read at once."""
-    path = Path(data.storage.data_path) / "main_data.hdf5"
-    if not path.is_file():
-        return None
+def _checked_bytes(folder: Path, limit: Limit, where: str) -> int:
+    """What the transitions will take by what the files claim, once it is known that Minari may be given the folder.
+
+    Minari trusts its `metadata.json`: where that names no spaces, it makes the environment to ask for them, and so
+    imports what the file says; it counts up to any number of episodes; and it takes hours over a very long name.
+    """
+    described = read_object(folder / "metadata.json")
+    for name in ("observation_space", "action_space"):
+        if not isinstance(described.get(name), str):
+            raise ValueError(f"metadata.json does not say its {name}")
+    if len(str(described.get("dataset_id"))) > _MOST_NAME:
+        raise ValueError(f"its name has more than {_MOST_NAME} letters")
+    kind = described.get("data_format")
+    sizes = _hdf5_episodes(folder / "main_data.hdf5", limit) if kind == "hdf5" else _table_episodes(folder)
+    episodes = described.get("total_episodes")
+    if not isinstance(episodes, int) or not 0 <= episodes <= len(sizes):
+        raise ValueError(f"metadata.json speaks of {episodes} episodes, but there are {len(sizes)}")
+    for name, (once, _) in sizes.items():
+        limit.check_piece(where, f"'{name}'", once)  # an episode is read at once
+    return sum(whole for _, whole in sizes.values())
+
+
+def _hdf5_episodes(path: Path, limit: Limit) -> dict[str, tuple[int, int]]:
+    """By episode: its bytes by the shapes that the file claims, without and with next observations."""
     import h5py
 
-    total = 0
+    from mildly.data.formats.hdf5_chunks import check_chunks
+
+    found: dict[str, tuple[int, int]] = {}
     with h5py.File(path, "r") as file:
         for name, episode in file.items():
             sizes = {"": 0}
 
-            def add(inner: str, found: Any, sizes: dict[str, int] = sizes) -> None:
-                if isinstance(found, h5py.Dataset):
-                    chunk = math.prod(found.chunks or ()) * found.dtype.itemsize
-                    sizes[inner] = max(int(found.nbytes), chunk)
+            def add(inner: str, array: Any, sizes: dict[str, int] = sizes) -> None:
+                if isinstance(array, h5py.Dataset):
+                    chunk = math.prod(array.chunks or ()) * array.dtype.itemsize
+                    sizes[inner] = max(int(array.nbytes), chunk)
+                    check_chunks(array, limit)
 
             if isinstance(episode, h5py.Group):
                 episode.visititems(add)
-            limit.check_piece(where, f"'{name}'", sum(sizes.values()))
-            total += sum(sizes.values())
-            total += sum(size for inner, size in sizes.items() if inner.startswith("observations"))
-    return total
+            once = sum(sizes.values())
+            found[name] = once, once + sum(size for inner, size in sizes.items() if inner.startswith("observations"))
+    return found
+
+
+def _table_episodes(folder: Path) -> dict[str, tuple[int, int]]:
+    """The same of a set in Parquet, or in Arrow's own format, of which only the files' sizes are known."""
+    found: dict[str, tuple[int, int]] = {}
+    for episode in (path for path in folder.iterdir() if path.is_dir()):
+        size = sum(unpacked_bytes(path) if is_parquet(path) else path.stat().st_size for path in episode.iterdir())
+        found[episode.name] = size, size
+    return found
 
 
 def _action_space(space: Any, source: str | Path) -> ActionSpace | None:
@@ -144,7 +191,7 @@ def _rows(data: Any, source: str | Path) -> Iterator[Steps]:
             truncated[-1] |= not terminated[-1]
             yield Steps(
                 observations[:-1],
-                np.asarray(episode.actions),
+                np.asarray(episode.actions).reshape(steps, -1),
                 np.asarray(episode.rewards),
                 terminated,
                 truncated,
@@ -183,12 +230,28 @@ def write(dataset: Dataset, name: str) -> None:
         space = _own_units(dataset, env_id)
         box = Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)
         try:
-            _create(minari, dataset, name, _buffers(dataset, name, space), box, env_id)
-        except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise MildlyError(f"{name}: cannot be written ({error}).") from error
-            raise
+            with _made_elsewhere(folder, get_dataset_path()):
+                _create(minari, dataset, name, _buffers(dataset, name, space), box, env_id)
+        except OSError as error:
+            raise MildlyError(f"{name}: cannot be written ({error}).") from error
+
+
+@contextmanager
+def _made_elsewhere(folder: Path, root: Path) -> Iterator[None]:
+    """Minari writes into a hidden folder of its root; what is new there then gets its name at once."""
+    scratch, before = Scratch(root, "minari"), os.environ.get(_ROOT)
+    os.environ[_ROOT] = str(scratch.path)
+    try:
+        yield
+        made, place = scratch.path / folder.relative_to(root), folder
+        while not place.parent.exists():  # a new namespace comes with its description
+            made, place = made.parent, place.parent
+        made.rename(place)
+    finally:
+        scratch.remove()
+        del os.environ[_ROOT]
+        if before is not None:
+            os.environ[_ROOT] = before
 
 
 def _own_units(dataset: Dataset, env_id: str | None) -> ActionSpace:
@@ -206,7 +269,7 @@ def _buffers(dataset: Dataset, name: str, space: ActionSpace) -> Iterator[Any]:
     """The episodes one by one, each with its last next observation behind its observations."""
     from minari.data_collector import EpisodeBuffer
 
-    for i, rows in enumerate(dataset.episodes()):
+    for i, rows in enumerate(dataset.segments()):  # Minari knows no gaps
         joined = dataset.next_observations[rows][:-1], dataset.observations[rows][1:]
         if not np.array_equal(*joined):
             raise MildlyError(

@@ -8,33 +8,27 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mildly.data.assemble import Log, Steps
-from mildly.data.dataset import Array, Dataset, Meta
-from mildly.data.formats.arrays import META, parse_meta
+from mildly.data.dataset import Array, Meta
+from mildly.data.findings import Remark, no_reward
+from mildly.data.formats import cells
+from mildly.data.formats.arrays import parse_meta
+from mildly.data.formats.clock import Clock, Timeline, find_clock
 from mildly.data.formats.columns import Columns, choose
 from mildly.data.formats.episodes import with_ends
-from mildly.data.formats.table_file import (
-    SUFFIXES,
-    TableFile,
-    compression,
-    delimiter,
-    is_parquet,
-    open_table,
-    package,
-    stem,
-)
+from mildly.data.formats.table_file import SUFFIXES, TableFile, delimiter, open_table, stem
+from mildly.data.formats.table_writer import write
 from mildly.data.memory import Limit, memory_limit, schema_bytes
-from mildly.data.options import ImportOptions
+from mildly.data.options import NO_REWARD, ImportOptions
 from mildly.errors import MildlyError
 
-_ROWS_WRITTEN = 1 << 14
+__all__ = ["read", "tables_in", "write"]
+
 _NAME = 100  # bytes that an episode's name takes, about
 
 
@@ -42,33 +36,74 @@ def read(path: Path, options: ImportOptions) -> Log:
     """A table, or a folder of them; the notes say which column was taken for what."""
     sheets = [open_table(file) for file in (tables_in(path) if path.is_dir() else [path])]
     _check_same_columns(sheets)
-    numeric = [name for name in sheets[0].names if _is_numeric(name, sheets)]
-    columns, guessed = choose(sheets[0].names, numeric, options, str(path))
+    first, where = sheets[0], str(path)
+    numeric = [name for name in first.names if _is_numeric(name, sheets)]
+    search = find_clock(first, numeric, options, where)
+    columns, guessed = choose(
+        first.names,
+        numeric,
+        options,
+        where,
+        time=search.clock.name if search.clock else None,
+        sensors=search.sensors,
+        named=first.dialect is None or first.dialect.named,
+    )
     stored = _stored(sheets, path)
     name, source = (path.name, "folder of tables") if path.is_dir() else (stem(path), "table")
-    meta = stored or Meta(name=name, source=f"{source} {path.name}")
+    meta = stored or Meta(
+        name=name, observation_names=columns.obs, action_names=columns.action, source=f"{source} {path.name}"
+    )
     limit = memory_limit(options.max_memory)
     size = _expected_bytes(sheets, columns, limit)
-    log = Log(meta, iter(()), where=str(path), scaled=stored is not None, size=size, notes=list(meta.notes))
+    log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, notes=list(meta.notes))
+    clock = search.clock if columns.time is not None else None
     if stored is None:
-        how = "Columns as guessed from their names" if guessed else "Columns"
-        log.notes.append(f"{how}: {columns.words()}.")
-        spoken = (sheet.dialect.words(delimiter(sheet.path)) for sheet in sheets if sheet.dialect)
-        log.notes += dict.fromkeys(words for words in spoken if words)
-        if columns.terminated is None:
-            log.notes.append("No column says where an episode ended for good: every end is taken for a cut-off.")
-        if not (columns.episode or columns.flags):
-            log.notes.append(
-                f"No column tells the episodes apart: {'each file is' if path.is_dir() else 'all rows are'} taken "
-                "for one."
-            )
-    log.steps = with_ends(
-        (block for sheet in sheets for block in _rows(sheet, columns, limit, apart=path.is_dir())),
-        log.notes,
+        log.notes += _notes(sheets, columns, guessed=guessed, apart=path.is_dir())
+        log.notes += [remark.note() for remark in search.remarks]
+        log.notes += [clock.words()] if clock is not None and np.isfinite(clock.step) else []
+    log.steps = _steps_of(sheets, columns, clock, limit, log.notes, apart=path.is_dir())
+    return log
+
+
+def _steps_of(
+    sheets: Sequence[TableFile],
+    columns: Columns,
+    clock: Clock | None,
+    limit: Limit,
+    notes: list[str],
+    *,
+    apart: bool,
+) -> Iterator[Steps]:
+    """All rows; the notes get what is found in them."""
+    order = Order(columns, limit)
+    timeline = Timeline(clock, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
+    yield from with_ends(
+        (block for sheet in sheets for block in _rows(sheet, columns, order, timeline, apart=apart)),
+        notes,
         done=columns.terminated if columns.done_is_over else None,
         episode=columns.episode,
     )
-    return log
+    for finder in (order, timeline):
+        notes += [remark.note() for remark in finder.remarks()] if finder is not None else []
+
+
+def _notes(sheets: Sequence[TableFile], columns: Columns, *, guessed: bool, apart: bool) -> Iterator[str]:
+    """What was taken for what, and what is unusual."""
+    yield f"{'Columns as guessed from their names' if guessed else 'Columns'}: {columns.words()}."
+    spoken = (sheet.dialect.words(delimiter(sheet.path)) for sheet in sheets if sheet.dialect)
+    yield from dict.fromkeys(words for words in spoken if words)
+    if sheets[0].units:
+        yield f"Units: {', '.join(f'{name} = {unit}' for name, unit in sheets[0].units.items())}."
+    if str(columns.reward) == NO_REWARD:
+        yield no_reward().note()
+    if columns.terminated is None:
+        yield "No column says where an episode ended for good: every end is taken for a cut-off."
+    if not (columns.labels or columns.flags):
+        rows, clock = (
+            "each file is" if apart else "all rows are",
+            ", as far as the clock goes on" if columns.time else "",
+        )
+        yield f"No column tells the episodes apart: {rows} taken for one{clock}."
 
 
 def _expected_bytes(sheets: Sequence[TableFile], columns: Columns, limit: Limit) -> int | None:
@@ -78,9 +113,10 @@ def _expected_bytes(sheets: Sequence[TableFile], columns: Columns, limit: Limit)
         if sheet.size is None:
             return None
         widths, pieces = sheet.size.widths, sheet.size.pieces
-        wanted = dict.fromkeys([*columns.numbers, *columns.flags, *([columns.episode] if columns.episode else [])])
+        times = [columns.time] if columns.time else []
+        wanted = dict.fromkeys([*columns.numbers, *columns.flags, *columns.labels, *times])
         largest = max(wanted, key=lambda name: pieces[name])
-        limit.check_piece(str(sheet.path), f"a group of rows of '{largest}'", pieces[largest])
+        limit.check_piece(str(sheet.path), f"a row with '{largest}'", sum(pieces[name] for name in wanted))
         sizes = (sum(widths[name] for name in names) for names in (columns.obs, columns.action))
         total += schema_bytes(sheet.size.rows, *sizes)
     return total
@@ -130,198 +166,121 @@ def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     return dataclasses.replace(found[0], name=path.name, notes=())
 
 
-def _rows(sheet: TableFile, columns: Columns, limit: Limit, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
+def _rows(
+    sheet: TableFile, columns: Columns, order: Order, timeline: Timeline | None, *, apart: bool
+) -> Iterator[tuple[Steps, Array | None]]:
     """Blocks with where new episodes begin, if anything but flags tells it. `apart`: they do with the file."""
-    order = _Order(sheet.path, columns, limit)
+    order.open(sheet)
+    if timeline is not None:
+        timeline.open()
     widths: dict[str, int] = {}
-    numbers = [*columns.numbers, *([columns.step] if columns.step else [])]
-    for batch in sheet.batches(numbers, columns.flags, [columns.episode] if columns.episode else []):
+    first = True
+    for batch in sheet.batches(columns.numbers, columns.flags, columns.labels, columns.time):
         if batch.num_rows == 0:
             continue
-        first = order.count == 0
-        steps = Steps(
-            _matrix(batch, columns.obs, sheet.path, widths),
-            _matrix(batch, columns.action, sheet.path, widths),
-            _matrix(batch, (columns.reward,), sheet.path, widths)[:, 0],
-            _flag(batch, columns.terminated, sheet.path),
-            _flag(batch, columns.truncated, sheet.path),
-            _matrix(batch, columns.next_obs, sheet.path, widths) if columns.next_obs else None,
-        )
-        starts = order.starts(batch, steps)
-        if columns.episode is None and not apart:
+        steps = _steps(batch, columns, sheet.path, widths)
+        starts = order.starts(batch) | cells.flag(batch, columns.first, sheet.path)
+        goes_on = order.goes_on(starts, steps)
+        if timeline is not None:
+            starts |= timeline.breaks(batch, sheet, goes_on)
+        if columns.episode is None and columns.first is None and timeline is None and not apart:
             yield steps, None
             continue
         starts[0] |= first
+        first = False
         yield steps, starts
 
 
-class _Order:
-    """Looks whether the rows are in order: each episode in one piece, and its steps increasing."""
+def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int]) -> Steps:
+    terminated = cells.flag(batch, columns.terminated, path)
+    truncated = cells.flag(batch, columns.truncated, path)
+    if columns.last is not None:
+        truncated |= cells.flag(batch, columns.last, path) & ~terminated
+    return Steps(
+        cells.matrix(batch, columns.obs, path, widths),
+        cells.matrix(batch, columns.action, path, widths),
+        _rewards(batch, columns, path),
+        terminated,
+        truncated,
+        cells.matrix(batch, columns.next_obs, path, widths) if columns.next_obs else None,
+    )
 
-    def __init__(self, path: Path, columns: Columns, limit: Limit) -> None:
-        self.path, self.columns, self.limit = path, columns, limit
+
+def _rewards(batch: Any, columns: Columns, path: Path) -> Array:
+    """The rewards in double precision: what is computed is rounded once, at its end."""
+    inputs = {}
+    for name in columns.reward.columns:
+        values = cells.matrix(batch, (name,), path, {}, np.float64)
+        if values.shape[1] != 1:
+            raise MildlyError(f"{path}: the reward needs one number of column '{name}', which holds lists.")
+        inputs[name] = values[:, 0]
+    return columns.reward.values(inputs, batch.num_rows)
+
+
+class Order:
+    """Looks whether each episode is in one piece."""
+
+    def __init__(self, columns: Columns, limit: Limit) -> None:
+        self.columns, self.limit = columns, limit
+        self.pieces = 0  # of episodes that had begun before
+
+    def open(self, sheet: TableFile) -> None:
+        """Begin a file."""
+        self.sheet = sheet
         self.count = 0  # rows seen
         self.seen: set[Any] = set()  # episodes
         self.last: Any = None  # the last row's episode
-        self.ended = False  # whether the last row had a flag
-        self.step = np.nan  # the last row's
-        self.episodes = 0  # ended by flags
+        self.ended = True  # whether the last row had a flag
 
-    def starts(self, batch: Any, steps: Steps) -> Array:
+    def starts(self, batch: Any) -> Array:
         """Where the episode's number is another one than in the row before."""
         starts = np.zeros(batch.num_rows, dtype=bool)
-        ids = _column(batch, self.columns.episode) if self.columns.episode else None
-        if ids is not None:
+        if self.columns.episode is not None:
+            ids = cells.column(batch, self.columns.episode)
             if ids.null_count:
-                raise MildlyError(f"{self.path}: the episode column '{self.columns.episode}' has empty cells.")
-            starts = _changes(ids, self.last)
+                raise MildlyError(f"{self.sheet.path}: the episode column '{self.columns.episode}' has empty cells.")
+            starts = cells.changes(ids, self.last)
             self._check_contiguous(ids, starts)
             self.last = ids[len(ids) - 1].as_py()
-        if self.columns.step is not None:
-            self._check_step(batch, steps, starts, ids)
         self.count += batch.num_rows
         return starts
 
+    def goes_on(self, starts: Array, steps: Steps) -> Array:
+        """Which rows are of the episode of the row before."""
+        ends = steps.terminated | steps.truncated
+        goes_on: Array = ~(starts | np.concatenate([[self.ended], ends[:-1]]))
+        self.ended = bool(ends[-1])
+        return goes_on
+
     def _check_contiguous(self, ids: Any, starts: Array) -> None:
-        """An episode that comes back later means that the rows are not in order."""
+        """An episode that comes back later is in pieces, of which the first would lack its last next observation."""
         firsts = np.flatnonzero(starts).tolist() if self.seen else [0, *np.flatnonzero(starts).tolist()]
+        path = str(self.sheet.path)
         for row in firsts:
             episode = ids[row].as_py()
-            if episode in self.seen:
+            if episode in self.seen and not self.columns.next_obs:
+                by = f"'{self.columns.episode}'" + (f" and '{self.columns.time}'" if self.columns.time else "")
+                (place,) = self.sheet.places([self.count + row])
                 raise MildlyError(
-                    f"{self.path}: episode {_name(episode)} (column '{self.columns.episode}') goes on in row "
-                    f"{self.count + row} after another one began. Sort the rows by episode and step first."
+                    f"{path}: episode {_name(episode)} (column '{self.columns.episode}') goes on in {place} after "
+                    f"another one began. Sort the rows by {by} first, or number the episodes apart if it is another."
                 )
+            self.pieces += episode in self.seen
             self.seen.add(episode)
-        self.limit.check_piece(str(self.path), f"the list of its {len(self.seen):,} episodes", _NAME * len(self.seen))
+        self.limit.check_piece(path, f"the list of its {len(self.seen):,} episodes", _NAME * len(self.seen))
 
-    def _check_step(self, batch: Any, steps: Steps, starts: Array, ids: Any) -> None:
-        column = self.columns.step
-        assert column is not None
-        clock = _matrix(batch, (column,), self.path, {}, np.float64)[:, 0]
-        flags = steps.terminated | steps.truncated
-        before = np.concatenate([[self.step], clock[:-1]])
-        goes_on = ~(starts | np.concatenate([[self.ended], flags[:-1]]))
-        back = np.flatnonzero((clock <= before) & goes_on)
-        if len(back):
-            row = int(back[0])
-            episode = _name(ids[row].as_py()) if ids is not None else self.episodes + int(flags[:row].sum())
-            raise MildlyError(
-                f"{self.path}: in episode {episode} column '{column}' goes from {before[row]:g} to {clock[row]:g} in "
-                f"row {self.count + row}, but must increase within an episode. Sort the rows by episode and step first"
-                f"{'.' if ids is not None else ', and name the column that tells the episodes apart with --episode.'}"
+    def remarks(self) -> Iterator[Remark]:
+        """What was found, once all rows are read."""
+        if self.pieces:
+            yield Remark(
+                "warning",
+                "episodes-in-pieces",
+                "Episodes are in pieces, each of which is taken for an episode of its own.",
+                f"By '{self.columns.episode}' {self.pieces:,} piece(s) go on with an episode after others began.",
+                "Transitions are right, since the log has next observations; returns and lengths of episodes are not. "
+                f"Sort the rows by '{self.columns.episode}', leaving their order as it is otherwise.",
             )
-        self.step, self.ended = clock[-1], bool(flags[-1])
-        self.episodes += int(flags.sum())
 
 
 def _name(episode: Any) -> str:
     return episode.decode(errors="replace") if isinstance(episode, bytes) else str(episode)
-
-
-def _column(batch: Any, name: str) -> Any:
-    return batch.column(batch.schema.get_field_index(name))
-
-
-def _changes(ids: Any, last: Any) -> Array:
-    """Where a value differs from that of the row before; nothing comes before the first row of all."""
-    import pyarrow.compute as compute
-
-    changes = np.empty(len(ids), dtype=bool)
-    changes[0] = last is not None and ids[0].as_py() != last
-    changes[1:] = compute.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
-    return changes
-
-
-def _matrix(
-    batch: Any, names: tuple[str, ...], path: Path, widths: dict[str, int], dtype: type[np.floating[Any]] = np.float32
-) -> Array:
-    """Columns side by side; a column of lists is as many columns as the lists are long."""
-    import pyarrow as arrow
-
-    parts = []
-    for name in names:
-        column = _column(batch, name)
-        if any(fits(column.type) for fits in (arrow.types.is_boolean, arrow.types.is_null, arrow.types.is_decimal)):
-            column = column.cast(arrow.float64())  # so that empty cells become NaN
-        if arrow.types.is_fixed_size_list(column.type):
-            widths[name] = column.type.list_size
-        values = column.to_numpy(zero_copy_only=False)
-        if values.dtype == object:
-            values = _stacked(values, name, path, widths)
-        if values.dtype.kind not in "biufO":
-            raise MildlyError(f"{path}: column '{name}' does not hold numbers, but {values.dtype}.")
-        try:
-            parts.append(values.astype(dtype).reshape(len(values), -1))
-        except (TypeError, ValueError) as error:
-            raise MildlyError(f"{path}: column '{name}' does not hold numbers ({error}).") from error
-    return np.concatenate(parts, axis=1)
-
-
-def _stacked(values: Array, name: str, path: Path, widths: dict[str, int]) -> Array:
-    """Lists as a matrix; a missing list is a row of NaN. What holds no lists is left as it is.
-
-    `widths` remembers how long a column's lists are, for blocks in which all are missing.
-    """
-    lists = [value for value in values if isinstance(value, np.ndarray)]
-    if not lists and name not in widths:
-        if all(value is None for value in values):
-            raise MildlyError(f"{path}: column '{name}' has no value in the first {len(values):,} rows.")
-        return values
-    width = widths.setdefault(name, len(lists[0]) if lists else 0)
-    if any(value.shape != (width,) for value in lists):
-        raise MildlyError(f"{path}: the lists in column '{name}' differ in length.")
-    missing = np.full(width, np.nan)
-    return np.stack([missing if value is None else value for value in values])
-
-
-def _flag(batch: Any, name: str | None, path: Path) -> Array:
-    """True and false; an empty cell is false."""
-    if name is None:
-        return np.zeros(batch.num_rows, dtype=bool)
-    column = _column(batch, name)
-    values = column.to_numpy(zero_copy_only=False)
-    if column.null_count or values.dtype.kind == "f":
-        empty = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        values = np.where(empty, False, values)
-        values = values.astype(bool) if all(isinstance(value, bool) for value in values) else values
-    if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-        raise MildlyError(f"{path}: column '{name}' must hold true and false (or 1 and 0).")
-    flags: Array = values.astype(bool)
-    return flags
-
-
-def write(dataset: Dataset, path: Path, description: str) -> None:
-    """A table with the columns obs_*, action_*, reward, next_obs_*, episode, terminated, truncated."""
-    arrow = package(path)
-    first = 0
-    with ExitStack() as stack:
-        writer: Any = None
-        for start in range(0, len(dataset), _ROWS_WRITTEN):
-            rows = slice(start, min(start + _ROWS_WRITTEN, len(dataset)))
-            batch, first = _batch(arrow, dataset, rows, first)
-            batch = batch.replace_schema_metadata({META: description})
-            writer = writer or _writer(arrow, path, batch.schema, stack)
-            writer.write_batch(batch)
-
-
-def _writer(arrow: ModuleType, path: Path, schema: Any, stack: ExitStack) -> Any:
-    """A writer that is closed with the stack, and its file after it, so that a full disk is noticed."""
-    if is_parquet(path):
-        return stack.enter_context(arrow.parquet.ParquetWriter(path, schema))
-    file = stack.enter_context(arrow.output_stream(path, compression=compression(path)))
-    options = arrow.csv.WriteOptions(delimiter=delimiter(path), quoting_style="needed")
-    return stack.enter_context(arrow.csv.CSVWriter(file, schema, write_options=options))
-
-
-def _batch(arrow: ModuleType, dataset: Dataset, rows: slice, first: int) -> tuple[Any, int]:
-    """Some rows as a record batch, and the number of the episode that the next row belongs to."""
-    ends = dataset.terminated[rows] | dataset.truncated[rows]
-    episode = first + np.concatenate([[0], np.cumsum(ends)])
-    columns: dict[str, Array] = {}
-    for name, field in (("obs", "observations"), ("action", "actions"), ("next_obs", "next_observations")):
-        values = getattr(dataset, field)[rows]
-        columns |= {f"{name}_{i}": np.ascontiguousarray(values[:, i]) for i in range(values.shape[1])}
-    columns |= {"reward": dataset.rewards[rows], "episode": episode[:-1]}
-    columns |= {"terminated": dataset.terminated[rows], "truncated": dataset.truncated[rows]}
-    return arrow.record_batch({name: arrow.array(values) for name, values in columns.items()}), int(episode[-1])

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mildly.data.formats import cells
 from mildly.data.formats.arrays import META, damaged, shortened
-from mildly.data.formats.csv_dialect import MISSING, Dialect, detect, is_numbers
+from mildly.data.formats.csv_dialect import MISSING, Dialect, detect
+from mildly.data.formats.parquet_pages import Page, chunks
 from mildly.errors import MildlyError
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 
-_CSV_BLOCK = 1 << 23  # bytes
+_CSV_BLOCK = 1 << 20  # bytes; pyarrow reads up to 32 of them ahead
 _PARQUET_BLOCK = 1 << 16  # rows
 _PARQUET_NUMBERS = 1 << 23  # held at a time
 _MOST_LABEL = 1 << 10  # letters of an episode's name
 _HEAD = 1 << 20  # bytes that tell how a text is written
 _TRUE = ["1", "1.0", "true", "True", "TRUE", "yes", "Yes", "t", "T"]
 _FALSE = ["0", "0.0", "false", "False", "FALSE", "no", "No", "f", "F"]
+_DATES = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M")  # and ISO 8601
 _LINE = r"(?:Row #(?P<line>\d+): )?"
 _CELL = re.compile(
-    rf"column #(?P<column>\d+): {_LINE}CSV conversion error to \w+: invalid value '(?P<value>.*)'", re.DOTALL
+    rf"column #(?P<column>\d+): {_LINE}CSV conversion error to [^:]+: invalid value '(?P<value>.*)'", re.DOTALL
 )
 _PARSE = re.compile(rf"CSV parse error: {_LINE}(?P<reason>.*)", re.DOTALL)
 
@@ -38,7 +44,7 @@ class ParquetSize:
     widths: dict[str, int]
     """How many numbers a row of each column has, rounded up."""
     pieces: dict[str, int]
-    """The most bytes of each column in a group of rows."""
+    """The most bytes of each column that must be unpacked at once."""
     texts: frozenset[str]
 
 
@@ -53,6 +59,8 @@ class TableFile:
     empty: frozenset[str]
     """Columns without any value (in a text's first block)."""
     boolean: frozenset[str]
+    times: dict[str, Any]
+    """Columns of dates and times, with the types to read them as."""
     dialect: Dialect | None
     """Of a text; None for Parquet."""
     description: str | None
@@ -60,28 +68,78 @@ class TableFile:
     size: ParquetSize | None = None
     """Of Parquet."""
 
-    def batches(self, numbers: Sequence[str], flags: Sequence[str], labels: Sequence[str]) -> Iterator[Any]:
-        """Record batches of some columns; labels may be anything that can be compared."""
-        wanted = list(dict.fromkeys([*numbers, *flags, *labels]))
+    @property
+    def lists(self) -> frozenset[str]:
+        """Columns of a text whose cells are lists of numbers."""
+        found = self.dialect.lists if self.dialect else ()
+        return frozenset(self.names[i] for i in found if i < len(self.names))
+
+    @property
+    def units(self) -> dict[str, str]:
+        """What a row below a text's header says of its columns."""
+        given = self.dialect.units if self.dialect else ()
+        return {name: unit for name, unit in zip(self.names, given, strict=False) if unit not in MISSING}
+
+    def batches(
+        self, numbers: Sequence[str], flags: Sequence[str], labels: Sequence[str], time: str | None = None
+    ) -> Iterator[Any]:
+        """Record batches of some columns; labels may be anything that can be compared, the time also dates."""
+        times = [time] if time is not None else []
+        wanted = list(dict.fromkeys([*numbers, *flags, *labels, *times]))
         with opened(self.path) as arrow:
             if self.dialect is None:
                 yield from self._parquet_batches(arrow, wanted, labels)
                 return
-            kinds = {name: arrow.bool_() if name in self.boolean else arrow.float64() for name in numbers}
+            kinds = {name: self.times.get(name, arrow.float64()) for name in times}
+            kinds |= {name: arrow.bool_() if name in self.boolean else arrow.float64() for name in numbers}
+            kinds |= dict.fromkeys(self.lists & {*numbers}, arrow.string())
             kinds |= dict.fromkeys(flags, arrow.bool_()) | dict.fromkeys(labels, arrow.binary())  # in any encoding
             try:
                 with _text(arrow, self.path, self.dialect, kinds) as reader:
-                    yield from reader
+                    yield from (self._with_lists(batch, kinds) for batch in reader)
             except arrow.ArrowInvalid as error:
                 found = _CELL.search(str(error))
                 if found is None:
                     raise
                 name = self.names[int(found["column"])]
                 line = f" in line {found['line']}" if found["line"] else ""
-                kind = "a number" if kinds[name] == arrow.float64() else "true or false (or 1 or 0)"
+                known = {arrow.float64(): "a number", arrow.bool_(): "true or false (or 1 or 0)"}
+                kind = known.get(kinds[name], "a date and time")
                 raise MildlyError(
                     f"{self.path}: column '{name}' holds '{found['value'][:50]}'{line}, expected {kind}."
                 ) from error
+
+    def _with_lists(self, batch: Any, kinds: dict[str, Any]) -> Any:
+        for name in self.lists & kinds.keys():
+            i = batch.schema.get_field_index(name)
+            batch = batch.set_column(i, name, cells.lists(batch.column(i), name, self.path))
+        return batch
+
+    def places(self, rows: Sequence[int]) -> list[str]:
+        """Where rows, counted from 0, stand in the file: `line 17` of a text, in which rows may have several lines."""
+        if self.dialect is None:
+            return [f"row {row}" for row in rows]
+        lines = self._lines(self.dialect, set(rows))
+        return [f"line {lines[row]}" if row in lines else f"row {row}" for row in rows]
+
+    def _lines(self, dialect: Dialect, rows: set[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        opening: Any = gzip.open if compression(self.path) else open
+        encoding = "utf-8-sig" if dialect.encoding == "utf8" else dialect.encoding
+        with opening(self.path, "rt", encoding=encoding, errors="replace", newline="") as file, suppress(csv.Error):
+            for _ in range(dialect.skip):
+                next(file)
+            reader = csv.reader(file, delimiter=dialect.delimiter)
+            row, before = -dialect.text_rows - (dialect.header is None), 0
+            for cells_of_row in reader:
+                if cells_of_row:  # pyarrow, too, passes over empty lines
+                    if row in rows:
+                        found[row] = dialect.skip + before + 1
+                    if len(found) == len(rows):
+                        break
+                    row += 1
+                before = reader.line_num
+        return found
 
     def _parquet_batches(self, arrow: ModuleType, wanted: list[str], labels: Sequence[str]) -> Iterator[Any]:
         """Labels are read as numbers of a dictionary first: a long text that all rows share is small only there."""
@@ -97,6 +155,8 @@ class TableFile:
                 for name in labels:
                     i = batch.schema.get_field_index(name)
                     column = batch.column(i)
+                    if arrow.types.is_nested(column.type):
+                        raise MildlyError(f"{self.path}: column '{name}' tells no episodes: it holds {column.type}.")
                     if arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type):
                         batch = batch.set_column(i, name, self._decoded(arrow, column, name))
                 yield batch
@@ -110,26 +170,42 @@ class TableFile:
         return column.dictionary_decode()
 
 
-def _parquet_size(arrow: ModuleType, file: Any) -> ParquetSize:
-    """By the file's own description: nothing is unpacked."""
+def _parquet_size(arrow: ModuleType, path: Path, file: Any) -> ParquetSize:
+    """By what the file and its pages say: nothing is unpacked."""
     metadata, schema = file.metadata, file.schema_arrow
     rows = metadata.num_rows
+    kinds = {field.name: field.type for field in schema}
     values: dict[str, int] = dict.fromkeys(schema.names, 0)
     pieces: dict[str, int] = dict.fromkeys(schema.names, 0)
-    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
-        for i in range(group.num_columns):
-            column = group.column(i)
-            name = column.path_in_schema
-            name = name if name in values else name.split(".", 1)[0]
-            if name in values:
-                values[name] += column.num_values
-                pieces[name] = max(pieces[name], column.total_uncompressed_size)
+    for column, pages in chunks(path, metadata):
+        for name in _columns_of(column.path_in_schema, values):
+            values[name] += max(column.num_values, sum(page.values for page in pages))
+            pieces[name] = max(pieces[name], _at_once(pages, lists=_is_list(arrow, kinds[name])))
     widths = {name: -(-count // max(rows, 1)) for name, count in values.items()}
     for field in schema:
         if arrow.types.is_fixed_size_list(field.type):  # of which a missing one takes as much as any other
-            widths[field.name] = field.type.list_size
+            widths[field.name] = max(widths[field.name], field.type.list_size)
     texts = frozenset(field.name for field in schema if _is_text(arrow, field.type))
     return ParquetSize(rows, widths, pieces, texts)
+
+
+def _columns_of(leaf: str, names: Container[str]) -> list[str]:
+    """The columns that a path such as `observation.state.list.element` may belong to; their names may have dots."""
+    return [leaf] if leaf in names else [name for name in accumulate(leaf.split("."), "{}.{}".format) if name in names]
+
+
+def unpacked_bytes(path: Path) -> int:
+    """What the whole of a Parquet file takes in memory, at most."""
+    with opened(path) as arrow, arrow.parquet.ParquetFile(path) as file:
+        return sum(page.as_lists for _, pages in chunks(path, file.metadata) for page in pages)
+
+
+def _at_once(pages: Sequence[Page], *, lists: bool) -> int:
+    """Bytes that a row of a column may need: the dictionary and a page, or all of them, if its list is that long."""
+    if lists:
+        return sum(page.as_lists for page in pages)
+    largest = max((page.bytes for page in pages if not page.dictionary), default=0)
+    return largest + sum(page.bytes for page in pages if page.dictionary)
 
 
 def _is_text(arrow: ModuleType, kind: Any) -> bool:
@@ -144,22 +220,19 @@ def open_table(path: Path) -> TableFile:
         size = None
         if dialect is None:
             with arrow.parquet.ParquetFile(path) as file:
-                schema, size = file.schema_arrow, _parquet_size(arrow, file)
+                schema, size = file.schema_arrow, _parquet_size(arrow, path, file)
         else:
             with _text(arrow, path, dialect) as reader:
                 schema = reader.schema
-        if dialect is not None and is_numbers(schema.names):
-            raise MildlyError(
-                f"{path}: the first line holds numbers ({', '.join(schema.names[:3])}, ...), but it must name the "
-                "columns: put a line such as obs_0,obs_1,action,reward,episode before it."
-            )
         described = (schema.metadata or {}).get(META.encode())
+        listed = {schema.names[i] for i in (dialect.lists if dialect else ()) if i < len(schema.names)}
         return TableFile(
             path,
             tuple(schema.names),
-            frozenset(field.name for field in schema if _is_number(arrow, field.type)),
+            frozenset(field.name for field in schema if _is_number(arrow, field.type)) | listed,
             frozenset(field.name for field in schema if arrow.types.is_null(field.type)),
             frozenset(field.name for field in schema if arrow.types.is_boolean(field.type)),
+            {field.name: kind for field in schema if (kind := _time_type(arrow, field.type)) is not None},
             dialect,
             described.decode(errors="replace") if described else None,
             size,
@@ -215,10 +288,16 @@ def _text(arrow: ModuleType, path: Path, dialect: Dialect, kinds: dict[str, Any]
         encoding=dialect.encoding,
         skip_rows=dialect.skip,
         column_names=dialect.header,
+        skip_rows_after_names=dialect.text_rows,
         use_threads=False,  # hardly slower, and it knows the line of an error
     )
     parsing = arrow.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
-    conversion = arrow.csv.ConvertOptions(decimal_point=dialect.decimal, null_values=MISSING, strings_can_be_null=True)
+    conversion = arrow.csv.ConvertOptions(
+        decimal_point=dialect.decimal,
+        null_values=MISSING,
+        strings_can_be_null=True,
+        timestamp_parsers=[arrow.csv.ISO8601, *_DATES],
+    )
     if kinds is not None:
         conversion.column_types, conversion.include_columns = kinds, list(kinds)
         conversion.true_values, conversion.false_values = _TRUE, _FALSE
@@ -230,9 +309,22 @@ def _text(arrow: ModuleType, path: Path, dialect: Dialect, kinds: dict[str, Any]
         yield reader
 
 
+def _is_list(arrow: ModuleType, kind: Any) -> bool:
+    types = arrow.types
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
+
+
+def _time_type(arrow: ModuleType, kind: Any) -> Any:
+    """The type to read a column of dates and times as, fine enough for all of them; None for other columns."""
+    types = arrow.types
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return arrow.timestamp("us", getattr(kind, "tz", None))
+    return arrow.time64("us") if types.is_time(kind) else kind if types.is_duration(kind) else None
+
+
 def _is_number(arrow: ModuleType, kind: Any) -> bool:
     types = arrow.types
-    if types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind):
+    if _is_list(arrow, kind):
         kind = kind.value_type
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 

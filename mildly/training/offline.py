@@ -15,14 +15,16 @@ import torch
 from mildly.algorithms import algorithm_named
 from mildly.algorithms.config import build_config, check_fields, make_config
 from mildly.data.dataset import Dataset
+from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset, stable_source
 from mildly.device import resolve_device
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.run import Plan, Run
-from mildly.training.divergence import ValueWatch
-from mildly.training.preflight import check_sizes, environment_of, evaluation_of, preflight
+from mildly.training.divergence import ValueWatch, likely_causes
+from mildly.training.preflight import check_reward, check_sizes, environment_of, evaluation_of, preflight
 from mildly.training.progress import TrainingProgress
+from mildly.training.reading import read_data, reread
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import Events, check_events, events
 from mildly.training.trainer import OutOfMemory, SampledSource, Schedule, Trainer
@@ -40,8 +42,8 @@ def train(
     algorithm: str,
     dataset: str | os.PathLike[str] | Dataset,
     *,
-    preset: str = "paper",
-    steps: int = 1_000_000,
+    preset: str = "default",
+    steps: int | None = None,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     eval_every: int = 5_000,
@@ -54,6 +56,7 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     check: bool = True,
     tensorboard: bool = False,
+    reading: ImportOptions | None = None,
     variant: str = "",
     source: str | None = None,
     **fields: Any,
@@ -65,7 +68,8 @@ def train(
         dataset: a name, a path, or a Dataset (which `resume` must then be given again: better save it, and give its
             folder).
         preset: a named set of hyperparameters.
-        steps: gradient steps; phases before them, such as a warm-up, have steps of their own.
+        steps: gradient steps, the preset's own number if not given; phases before them, such as a warm-up, have steps
+            of their own.
         seed: same seed, same bits.
         out: the run's folder; by default a new one under `runs/`.
         eval_every: gradient steps between evaluations; 0 for none.
@@ -78,16 +82,17 @@ def train(
         data_dir: folder in which data set names are looked for first.
         check: look at the data first, and refuse what training would go wrong on (see `mildly data check`).
         tensorboard: also write event files for TensorBoard.
+        reading: how to read a raw log, as `load_dataset` takes it.
         variant: what a sweep calls these settings.
         source: where `run.json` says the data are found, if not where they are read from.
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
     check_fields(kind, preset, fields)
-    data = load_dataset(dataset, data_dir=data_dir)
+    data, reading = read_data(kind, dataset, reading or ImportOptions(), env, data_dir)
     if source is None and not isinstance(dataset, Dataset):
         source = stable_source(dataset, data_dir)
-    said = preflight(data, source, check=check)
+    said = preflight(data, source, reading, check=check)
     env, meta = environment_of(data.meta, env)
     config = make_config(kind, preset, data.meta.name, fields)
     plan = Plan(
@@ -96,7 +101,7 @@ def train(
         config=dataclasses.asdict(config),
         dataset=source,
         data=meta,
-        steps=steps,
+        steps=kind.steps_of(preset) if steps is None else steps,
         seed=seed,
         eval_every=eval_every,
         episodes=episodes,
@@ -107,6 +112,7 @@ def train(
         threads=torch.get_num_threads() if threads is None else threads,
         tensorboard=tensorboard,
         variant=variant,
+        reading=reading.to_json(),
     )
     with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
         training = _Training(run, plan, config, data)  # what fails here must leave no folder
@@ -149,7 +155,7 @@ def resume(
         raise MildlyError(
             f"{path}: was trained on a Dataset in memory. Resume it in Python: mildly.resume(path, dataset=...)."
         )
-    data = load_dataset(dataset or plan.dataset or "")
+    data = load_dataset(dataset) if dataset is not None else reread(run, plan)
     if data.meta.fingerprint != plan.data.fingerprint:
         raise MildlyError(
             f"{path}: the data set '{data.meta.name}' is not the one this run was started on (its content differs)."
@@ -174,6 +180,7 @@ class _Training:
         self.run, self.plan = run, plan
         check_events(plan)
         self.env, self.notes = evaluation_of(plan, data)
+        check_reward(plan.algorithm, config, data)
         check_sizes(config, data, run.checkpoint)
         kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
@@ -195,6 +202,7 @@ class _Training:
             evaluate=self._evaluate if self.env else None,
             on_save=lambda: self.algorithm.policy(plan.data).save(run.path / "policy"),
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
+            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config),
         )
 
     def run_to_end(self) -> Run:

@@ -1,4 +1,4 @@
-"""The loop: same seed, same bits; what it logs; how it ends when values run away; the public API."""
+"""Offline training: same seed, same bits; what it logs; how it ends when values run away; the public API."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import mildly
 from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import FIELDS, Dataset
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.training import checkpoint
-from mildly.training.loop import resume
+from mildly.training.offline import resume
 from mildly.training.trainer import Diverged, SampledSource
 
 
@@ -83,9 +83,8 @@ def test_data_without_an_environment_train_without_evaluation(
 
 def pendulum_with_rewards(factor: float, folder: Path) -> Path:
     data = mildly.load_dataset("pendulum-mixed")
-    arrays = {f.name: getattr(data, f.name) for f in dataclasses.fields(Dataset)}
-    rewards = np.full_like(data.rewards, factor)
-    return Dataset.from_arrays(**arrays | {"rewards": rewards}).save(folder)
+    arrays = {name: getattr(data, name) for name in FIELDS}
+    return Dataset.from_arrays(**arrays | {"rewards": np.full_like(data.rewards, factor)}, meta=data.meta).save(folder)
 
 
 def finite(run: Path) -> bool:
@@ -105,7 +104,8 @@ def test_rewards_that_overflow_end_the_run_with_the_metric_and_the_steps(
     message = capsys.readouterr().err
     assert "training diverged" in message
     assert "loss_td" in message
-    assert "between steps 1 and 10" in message
+    assert "not finite for the first time at step 1." in message
+    assert "1. rewards: they reach 3e+38 in size" in message
     assert "No checkpoint was written yet" in message
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -118,7 +118,7 @@ def test_absurd_learning_rate_ends_the_run_and_keeps_the_last_good_checkpoint(tm
     plan = unsealed(run.path / "run.json")
     plan["config"]["critic_lr"] = 1e30
     (run.path / "run.json").write_text(json.dumps(plan | {"checkpoint_every": 50}))
-    with pytest.raises(Diverged, match=r"loss_.* not finite between steps 21 and 25\. The last good checkpoint"):
+    with pytest.raises(Diverged, match=r"loss_.* not finite for the first time at step 21\. The last good checkpoint"):
         resume(run.path, steps=100)
     assert (run.path / "checkpoint.safetensors").read_bytes() == before
     assert finite(run.path)
@@ -170,7 +170,8 @@ def test_public_api_goes_from_data_to_action(tmp_path: Path) -> None:
     data = mildly.load_dataset("pendulum-mixed")
     assert data.meta.env_id == "Pendulum-v1"
     assert {"mcq", "sac", "bc"} <= mildly.ALGORITHMS.keys()
-    run = mildly.train("mcq", data, steps=20, out=tmp_path / "run", eval_every=0, hidden_dims=(16, 16), batch_size=16)
+    short = {"steps": 20, "eval_every": 0, "hidden_dims": (16, 16), "batch_size": 16, "extras.bc_warmup_steps": 20}
+    run = mildly.train("mcq", data, out=tmp_path / "run", **short)
     policy = mildly.load_policy(run.path)
     observations = data.observations[:5]
     assert policy.act(observations[0]).shape == (1,)

@@ -1,0 +1,46 @@
+"""The data of a training: read as the user says, and in the same way once more when the run is resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from mildly.algorithms.base import Algorithm
+from mildly.data.dataset import Dataset
+from mildly.data.findings import NoReward
+from mildly.data.options import NO_REWARD, ImportOptions
+from mildly.data.registry import is_raw_log, load_dataset
+from mildly.errors import MildlyError
+from mildly.run import Plan, Run
+
+
+def read_data(
+    kind: type[Algorithm],
+    dataset: str | os.PathLike[str] | Dataset,
+    reading: ImportOptions,
+    env: str | None,
+    data_dir: str | os.PathLike[str] | None,
+) -> tuple[Dataset, ImportOptions]:
+    """The data, and the options that they were read with.
+
+    The environment to evaluate in is also the one that a raw log comes from. Where an algorithm learns no values, a log
+    may lack a reward.
+    """
+    if env is not None and not isinstance(dataset, Dataset) and is_raw_log(dataset, data_dir):
+        reading = dataclasses.replace(reading, env=reading.env or env)
+    try:
+        return load_dataset(dataset, reading, data_dir=data_dir), reading
+    except NoReward:
+        if "gamma" in kind.Config.__dataclass_fields__:
+            raise
+        reading = dataclasses.replace(reading, reward=NO_REWARD)
+        return load_dataset(dataset, reading, data_dir=data_dir), reading
+
+
+def reread(run: Run, plan: Plan) -> Dataset:
+    """The data of a run that is resumed. Its file is not trusted: what it names is not imported."""
+    try:
+        reading = ImportOptions.from_json(plan.reading)
+    except (ValueError, TypeError) as error:
+        raise MildlyError(f"{run.path / 'run.json'}: the options of reading in it are damaged ({error}).") from error
+    return load_dataset(plan.dataset or "", reading, trusted=False)
