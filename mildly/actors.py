@@ -14,6 +14,9 @@ from mildly.errors import MildlyError
 from mildly.networks import mlp, normal, with_dropout
 
 _LOG_2PI = math.log(2 * math.pi)
+BOUND_MARGIN = 0.05
+"""How near a bound actions are cloned by a squashed policy, which reaches +-1 at infinity alone: actions that were
+clipped there would outweigh all others in its likelihood."""
 
 
 class RSample(NamedTuple):
@@ -41,9 +44,9 @@ class TanhGaussian(NamedTuple):
             noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
             return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise).tanh_()
 
-    def log_prob(self, actions: Tensor) -> Tensor:
-        """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at 1e-6, so that +-1 is finite."""
-        z = 0.5 * (torch.log((1 + actions).clamp_min(1e-6)) - torch.log((1 - actions).clamp_min(1e-6)))
+    def log_prob(self, actions: Tensor, margin: float = 1e-6) -> Tensor:
+        """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at a margin, so that +-1 is finite."""
+        z = 0.5 * (torch.log((1 + actions).clamp_min(margin)) - torch.log((1 - actions).clamp_min(margin)))
         return self._log_prob(z, (z - self.mean) * torch.exp(-self.log_std))
 
     def _log_prob(self, z: Tensor, noise: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 With the objective
 
-    likelihood    minimize -mean log pi(a|s) of a tanh-Gaussian actor
+    likelihood    minimize -mean log pi(a|s) of a tanh-Gaussian actor, with a held 0.05 away from its bounds
     mse           minimize mean |pi(s) - a|^2 of a deterministic actor
     normal        minimize -mean log N(a; mean(s), std(s)), the mean over dimensions too, of a Gaussian actor that is
                   not squashed, with soft bounds of its log standard deviation that are learned as well; it acts with
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mildly.actors import Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
+from mildly.actors import BOUND_MARGIN, Actor, DeterministicActor, SoftGaussianActor, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, SMALL, AlgorithmConfig, require, require_widths
 from mildly.data.batches import Batch
@@ -120,9 +120,10 @@ class BC(Algorithm):
         if self.config.objective == "mse":
             distance = _distance(output, batch)
             return distance, distance
-        loss: Tensor = -output.log_prob(batch.actions).mean()
         if self.config.objective == "normal":
-            return loss / self.action_size, _distance(output.mean.clamp(-1, 1), batch)
+            normal: Tensor = -output.log_prob(batch.actions).mean() / self.action_size
+            return normal, _distance(output.mean.clamp(-1, 1), batch)
+        loss: Tensor = -output.log_prob(batch.actions, BOUND_MARGIN).mean()
         return loss, _distance(torch.tanh(output.mean), batch)
 
 

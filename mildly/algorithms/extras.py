@@ -13,7 +13,9 @@ The data show what each action was followed by, its discounted return G. By defa
                   to climb when they know a slope.
     policy_ema    the policy that acts is a running average of the actor.
 
-    bc_weight     an anchor: the actor's loss has a cloning term as well.
+    bc_weight     an anchor: the actor's loss has a cloning term as well, in units of the standard deviation of the
+                  data's values. Where data are of good and bad policies, values differ much from state to state, and
+                  a critic takes what the better policy does for the reason; there the anchor must be strong.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ class AnchoredExtras(Extras):
     """Extras: a start from the data, an anchor in its actions, and an averaged policy."""
 
     bc_weight: float = 0.0
-    """Weight of a behavior cloning term in the actor's loss, in units of the critics' own error: an anchor that yields
-    where a gain stands out from that error. 0.5 is a light one."""
+    """Weight of a behavior cloning term in the actor's loss, in units of the standard deviation of the data's values,
+    so that it suits any rewards. 0.02 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,13 +130,13 @@ class ActorCriticExtras(Stateful):
         steps = self.config.bc_warmup_steps
         return [Phase("bc warm-up", steps, step, "extras.bc_warmup_steps")] if steps else []
 
-    def anchor(self, bc_loss: Tensor, td_error: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-        """The term of the actor's loss: a cloning loss in units of the critics' error, given as a mean square.
+    def anchor(self, bc_loss: Tensor, q_spread: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+        """The term of the actor's loss: a cloning loss in units of the spread of the data's values.
 
         `scale` is what the method multiplies values with in that loss, if with anything.
         """
         assert isinstance(self.config, AnchoredExtras)
-        return self.config.bc_weight * scale * td_error.sqrt() * bc_loss
+        return self.config.bc_weight * scale * q_spread * bc_loss
 
     def after_step(self, actor: Actor) -> None:
         """Let the average follow the actor; at first it is the mean of all actors so far."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mildly.actors import RSample, TanhGaussian, TanhGaussianActor
+from mildly.actors import BOUND_MARGIN, RSample, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require
 from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
@@ -79,6 +79,7 @@ class SAC(Algorithm):
         "paper": "as a baseline of the MCQ paper, with its networks",
     }
     KEY_FIELDS = KEYS
+    CLONING_MARGIN: ClassVar[float] = BOUND_MARGIN
 
     def build(self, seed: int) -> None:
         c, sizes = self.config, (self.observation_size, self.action_size)
@@ -90,7 +91,7 @@ class SAC(Algorithm):
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
         self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
         self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
-        self.last_td_loss = torch.zeros((), device=self.device)
+        self.q_spread = torch.zeros((), device=self.device)
 
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
@@ -132,7 +133,7 @@ class SAC(Algorithm):
         """One step of both critics towards y; they share no weights, so one backward pass serves both."""
         loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         minimize(loss, self.critic_optimizer)
-        self.last_td_loss = metrics["loss_td"]
+        self.q_spread = metrics["q_spread"]
         return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
@@ -155,11 +156,11 @@ class SAC(Algorithm):
         min_q = values.amin(dim=0)
         loss = (self.alpha * drawn.log_prob - min_q).mean()
         if self.config.extras.bc_weight:
-            loss = loss + self.extras.anchor(self.bc_loss(batch), self.last_td_loss / self.critics.ensemble)
+            loss = loss + self.extras.anchor(self.bc_loss(batch), self.q_spread)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}
 
     def bc_loss(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions."""
-        log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions)
+        """The negative log-likelihood of the data's actions; those at a bound are taken to be near it."""
+        log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions, self.CLONING_MARGIN)
         return -log_prob.mean()

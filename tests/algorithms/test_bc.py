@@ -27,10 +27,12 @@ OBJECTIVES = {"likelihood": TanhGaussianActor, "mse": DeterministicActor, "norma
 # The objectives
 
 
-def test_likelihood_is_the_tanh_gaussians():
+def test_likelihood_is_the_tanh_gaussians_of_actions_held_away_from_their_bounds():
     learner, batch = tiny("bc"), make_batch(6)
+    batch.actions[0], batch.actions[1, 0] = 1.0, -1.0  # as an environment clips them
     distribution = learner.actor(batch.observations)
-    z = np.arctanh(batch.actions.double().numpy())
+    actions = batch.actions.double().numpy()
+    z = np.log(np.maximum(1 + actions, 0.05) / np.maximum(1 - actions, 0.05)) / 2
     mean, std = distribution.mean.detach().double().numpy(), distribution.log_std.exp().detach().double().numpy()
     density = np.exp(-0.5 * ((z - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - np.tanh(z) ** 2)
     distance = np.sum((np.tanh(mean) - batch.actions.numpy()) ** 2) / 6

@@ -174,11 +174,11 @@ def actor_loss_of(learner: Any, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])  # TD3+BC weighs its values: see its tests
-def test_an_anchor_adds_the_cloning_loss_in_units_of_the_critics_error(name):
-    """By hand; no gradient runs through the error."""
+def test_an_anchor_adds_the_cloning_loss_in_units_of_the_values_spread(name):
+    """By hand; no gradient runs through the spread."""
     free, anchored = tiny(name), starting(name, **{ANCHOR: 0.3})
     batch = batch_of()
-    anchored.last_td_loss = torch.tensor(2 * 1.7**2)  # summed over two critics
+    anchored.q_spread = torch.tensor(1.7)
     plain, got = actor_loss_of(free, batch), actor_loss_of(anchored, batch)
     cloning = free.bc_loss(batch)
     assert got.item() == pytest.approx(plain.item() + 0.3 * 1.7 * cloning.item(), rel=1e-4)
@@ -188,21 +188,20 @@ def test_an_anchor_adds_the_cloning_loss_in_units_of_the_critics_error(name):
 
 
 @every_anchored
-def test_the_critics_error_is_the_root_of_the_mean_square_that_they_last_minimized(name):
+def test_the_spread_is_the_standard_deviation_of_the_values_that_the_critics_last_had(name):
     fields = {"gamma": 0.9, MIX: 0.3}
     learner, free = tiny(name, **fields, **{ANCHOR: 0.8}), tiny(name, **fields)
     batch = drawn_by(learner)
-    target = free.td_target(batch).double()
-    errors = free.critics(batch.observations, batch.actions).detach().double() - target
+    values = free.critics(batch.observations, batch.actions).detach().double().numpy()  # (critics, batch)
     learner.update_critics(batch)
-    assert not learner.last_td_loss.requires_grad
-    assert torch.equal(learner.state_dict()["last_td_loss"], learner.last_td_loss)
+    assert not learner.q_spread.requires_grad
+    assert torch.equal(learner.state_dict()["q_spread"], learner.q_spread)
     free.load_state_dict(learner.state_dict())  # so that the anchor alone is between the two
     term = actor_loss_of(learner, batch) - actor_loss_of(free, batch)
-    error, scale = float(errors.square().mean().sqrt()), 1.0
+    spread, scale = float(values.std(axis=1).mean()), 1.0
     if name == "td3-bc":
         scale = 2.5 / free.critics(batch.observations, free.actor(batch.observations))[0].abs().mean().item()
-    assert term.item() == pytest.approx(0.8 * scale * error * free.bc_loss(batch).item(), rel=1e-4)
+    assert term.item() == pytest.approx(0.8 * scale * spread * free.bc_loss(batch).item(), rel=1e-4)
 
 
 @every_anchored

@@ -24,15 +24,17 @@ def test_a_deterministic_actor_clones_by_squared_distance(name):
 
 
 @pytest.mark.parametrize("name", ["sac", "mcq"])
-def test_a_random_actor_clones_by_likelihood(name):
+def test_a_random_actor_clones_by_likelihood_and_holds_actions_away_from_their_bounds(name):
     learner, batch = starting(name, **WARM), batch_of()
     actor, expected = Layers.of(learner.actor.net), 0.0
     for state, action in zip(batch.observations, batch.actions.tolist(), strict=True):
         out = actor(state)
         for k in range(ACTIONS):
-            z, std = np.arctanh(action[k]), np.exp(out[ACTIONS + k])
-            density = np.exp(-0.5 * ((z - out[k]) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - action[k] ** 2)
+            z = np.log(max(1 + action[k], 0.05) / max(1 - action[k], 0.05)) / 2
+            std = np.exp(out[ACTIONS + k])
+            density = np.exp(-0.5 * ((z - out[k]) / std) ** 2) / (std * np.sqrt(2 * np.pi)) / (1 - np.tanh(z) ** 2)
             expected -= np.log(density) / 12
+    assert batch.actions.abs().max() > 0.95
     assert learner.warm_up(batch)["loss_bc"].item() == pytest.approx(expected, rel=1e-3)
 
 
