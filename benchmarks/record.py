@@ -33,6 +33,7 @@ def record(run: Run, lines: int = _LINES) -> dict[str, Any]:
     thinned = metrics[:: max(1, len(metrics) // lines)]
     values["dataset"] = Path(values["dataset"] or values["data"]["name"]).name
     return {
+        "run": run.path.name,
         **{key: value for key, value in values.items() if key != "format"},
         "seconds": run.timing(),
         "steps_done": metrics[-1]["step"] if metrics else 0,
