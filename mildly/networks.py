@@ -124,15 +124,9 @@ def orthogonal_(network: nn.Module) -> None:
 
 def td_loss(critics: Critics, batch: Batch, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Squared distance of Q_j(s, a) to the target, averaged over the batch and summed over critics."""
-    return squared_error(critics(batch.observations, batch.actions), target)
-
-
-def squared_error(values: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Squared distance of values (critics, batch) to the target, averaged and summed likewise; what is told of them."""
+    values = critics(batch.observations, batch.actions)  # (critics, batch)
     loss = (values - target).square().mean(dim=-1).sum()
-    spread = values.detach().std(dim=-1, unbiased=False).mean()
-    q_data, q_target = values.detach().mean(), target.mean()
-    return loss, {"loss_td": loss.detach(), "q_data": q_data, "q_spread": spread, "q_target": q_target}
+    return loss, {"loss_td": loss.detach(), "q_data": values.detach().mean(), "q_target": target.mean()}
 
 
 def frozen_copy(network: Module) -> Module:

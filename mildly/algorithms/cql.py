@@ -39,7 +39,7 @@ from mildly.algorithms.config import DEFAULT, require
 from mildly.algorithms.extras import AnchoredExtras
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.batches import Batch
-from mildly.networks import polyak_update, squared_error
+from mildly.networks import polyak_update
 from mildly.optimizer import minimize
 
 _MULTIPLIER_MAX = 1e6
@@ -149,7 +149,6 @@ class CQL(SAC):
         """One step of both critics and of the multiplier, each seeing the other as it was."""
         loss, metrics = self.critic_loss(batch)
         minimize(loss, self.critic_optimizer)
-        self.q_spread = metrics["q_spread"]
         threshold = self.config.lagrange_threshold
         metrics |= {} if threshold is None else self.update_multiplier(metrics["gap"], threshold)
         return metrics | {"loss_critic": loss.detach()}
@@ -158,14 +157,19 @@ class CQL(SAC):
         """TD error + weighted gap, summed over critics."""
         c, target = self.config, self.td_target(batch)
         of_data, of_others, soft_maximum = self.values(batch)
-        td_loss, metrics = squared_error(of_data, target)
+        td_loss = (of_data - target).square().mean(dim=-1).sum()
         gap = (soft_maximum - of_data).mean(dim=-1)  # (critics,)
         penalty = c.conservative_weight * gap
         if c.lagrange_threshold is not None:
             penalty = self.multiplier().detach() * (penalty - c.lagrange_threshold)
         from_policy = of_others[..., c.num_actions : 2 * c.num_actions]
-        metrics |= {"gap": gap.detach().mean(), "q_ood": from_policy.detach().mean()}
-        return td_loss + penalty.sum(), metrics
+        return td_loss + penalty.sum(), {
+            "loss_td": td_loss.detach(),
+            "gap": gap.detach().mean(),
+            "q_data": of_data.detach().mean(),
+            "q_ood": from_policy.detach().mean(),
+            "q_target": target.mean(),
+        }
 
     def values(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Of the data's actions, (critics, batch), of the others, (critics, batch, 3n), and the gap's log-sum-exp."""

@@ -13,9 +13,9 @@ The data show what each action was followed by, its discounted return G. By defa
                   to climb when they know a slope.
     policy_ema    the policy that acts is a running average of the actor.
 
-    bc_weight     an anchor: the actor's loss has a cloning term as well, in units of the standard deviation of the
-                  data's values. Where data are of good and bad policies, values differ much from state to state, and
-                  a critic takes what the better policy does for the reason; there the anchor must be strong.
+    bc_weight     an anchor: the actor's loss has a cloning term as well, in units of how much G differs between the
+                  episodes of the data. Where good and bad policies have logged, critics take what the better one does
+                  for the reason of its values, and the anchor must be strong.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from mildly.actors import Actor
 from mildly.algorithms.config import require
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
-from mildly.data.returns import Returns
+from mildly.data.returns import Returns, pieces
 from mildly.networks import polyak_update
 from mildly.optimizer import minimize
 from mildly.state import Stateful
 
 Metrics = dict[str, Tensor]
+_PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as several
 
 
 class Phase(NamedTuple):
@@ -84,8 +85,8 @@ class AnchoredExtras(Extras):
     """Extras: a start from the data, an anchor in its actions, and an averaged policy."""
 
     bc_weight: float = 0.0
-    """Weight of a behavior cloning term in the actor's loss, in units of the standard deviation of the data's values,
-    so that it suits any rewards. 0.02 is a light one."""
+    """Weight of a behavior cloning term in the actor's loss, in units of how much the data's episodes differ in their
+    discounted returns (standard deviation), so that it suits any rewards. 0.015 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,21 +96,25 @@ class AnchoredExtras(Extras):
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
-    DERIVED: ClassVar = frozenset({"config", "gamma", "values"})
+    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "unit"})
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
         """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
         self.config, self.gamma, self.values = config, gamma, values
+        self.unit = torch.zeros(())  # of the anchor, known when the data are
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.steps = 0
 
     def start(self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device) -> dict[str, Tensor]:
         """Bring the values to the level of the data's returns; the columns in which returns are mixed, if asked for."""
         c = self.config
-        if not (c.level_start or c.return_mix):
+        anchored = isinstance(c, AnchoredExtras) and c.bc_weight
+        if not (c.level_start or c.return_mix or anchored):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = Returns.of(scaled, self.gamma, device)
+        if anchored:
+            self.unit = returns.spread(pieces(scaled, round(_PIECE / (1 - self.gamma))))
         if c.level_start:
             for network in self.values:
                 list(network.parameters())[-1].data.fill_(returns.level())
@@ -130,13 +135,13 @@ class ActorCriticExtras(Stateful):
         steps = self.config.bc_warmup_steps
         return [Phase("bc warm-up", steps, step, "extras.bc_warmup_steps")] if steps else []
 
-    def anchor(self, bc_loss: Tensor, q_spread: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-        """The term of the actor's loss: a cloning loss in units of the spread of the data's values.
+    def anchor(self, bc_loss: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+        """The term of the actor's loss: a cloning loss in units of the spread of returns between episodes.
 
         `scale` is what the method multiplies values with in that loss, if with anything.
         """
         assert isinstance(self.config, AnchoredExtras)
-        return self.config.bc_weight * scale * q_spread * bc_loss
+        return self.config.bc_weight * scale * self.unit * bc_loss
 
     def after_step(self, actor: Actor) -> None:
         """Let the average follow the actor; at first it is the mean of all actors so far."""

@@ -95,7 +95,6 @@ class MildlyConservative(Algorithm):
     DERIVED: ClassVar = Algorithm.DERIVED | {"mild", "joint"}
     if TYPE_CHECKING:  # the learner it is added to has these
         critic_optimizer: Adam
-        q_spread: Tensor
 
         def td_target(self, batch: Batch) -> Tensor: ...
         def policy_actions(self, observations: Tensor, n: int) -> Tensor: ...
@@ -136,7 +135,6 @@ class MildlyConservative(Algorithm):
             weight, lam = self.config.ood_weight, metrics.get("lam", cast(float, self.config.lam))
             loss = lam * loss + (1 - lam) * ood_loss if weight is None else loss + weight * ood_loss
         minimize(loss, self.critic_optimizer)
-        self.q_spread = metrics["q_spread"]
         return metrics | {"loss_critic": loss.detach()}
 
     def ood_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:

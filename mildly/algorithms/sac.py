@@ -91,7 +91,6 @@ class SAC(Algorithm):
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
         self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
         self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
-        self.q_spread = torch.zeros((), device=self.device)
 
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
@@ -133,7 +132,6 @@ class SAC(Algorithm):
         """One step of both critics towards y; they share no weights, so one backward pass serves both."""
         loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         minimize(loss, self.critic_optimizer)
-        self.q_spread = metrics["q_spread"]
         return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
@@ -156,7 +154,7 @@ class SAC(Algorithm):
         min_q = values.amin(dim=0)
         loss = (self.alpha * drawn.log_prob - min_q).mean()
         if self.config.extras.bc_weight:
-            loss = loss + self.extras.anchor(self.bc_loss(batch), self.q_spread)
+            loss = loss + self.extras.anchor(self.bc_loss(batch))
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}
 

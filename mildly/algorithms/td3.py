@@ -71,7 +71,6 @@ class TD3(Algorithm):
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
         self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
         self.updates = 0
-        self.q_spread = torch.zeros((), device=self.device)
         self.actor_metrics = torch.zeros(len(_ACTOR_METRICS), device=self.device)
 
     def update(self, batch: Batch) -> Metrics:
@@ -95,7 +94,6 @@ class TD3(Algorithm):
         """One step of both critics towards y; they share no weights, so one backward pass serves both."""
         loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         minimize(loss, self.critic_optimizer)
-        self.q_spread = metrics["q_spread"]
         return metrics | {"loss_critic": loss.detach()}
 
     @torch.no_grad()
@@ -125,7 +123,7 @@ class TD3(Algorithm):
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         loss = -values[0].mean()
         if self.config.extras.bc_weight:
-            loss = loss + self.extras.anchor(self.bc_loss(batch), self.q_spread)
+            loss = loss + self.extras.anchor(self.bc_loss(batch))
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 

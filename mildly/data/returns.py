@@ -37,6 +37,15 @@ class Returns(NamedTuple):
         """Their weighted mean."""
         return (self.value * self.weight).sum() / self.weight.sum()
 
+    def spread(self, pieces: Array) -> Tensor:
+        """Standard deviation between pieces of the data, which are numbered, of their mean returns."""
+        device, zeros = self.value.device, torch.zeros(int(pieces.max()) + 1)
+        piece = torch.from_numpy(pieces).to(device)
+        weight = zeros.to(device).index_add(0, piece, self.weight)
+        total = zeros.to(device).index_add(0, piece, self.value * self.weight)
+        off = total / weight - self.level()
+        return ((weight * off.square()).sum() / weight.sum()).sqrt()
+
     def mixed(
         self, rewards: Tensor, terminated: Tensor, mix: float, *, terminated_only: bool = False
     ) -> dict[str, Tensor]:
@@ -49,6 +58,17 @@ class Returns(NamedTuple):
         """
         k = mix * (self.ended if terminated_only else self.weight)
         return {"rewards": torch.lerp(rewards, self.value, k), "terminated": 1 - (1 - k) * (1 - terminated)}
+
+
+def pieces(dataset: Dataset, longest: int) -> Array:
+    """The number of the piece that each row belongs to: an episode, or equal parts of one that is longer than that."""
+    numbers, first = np.empty(len(dataset), dtype=np.int64), 0
+    for episode in dataset.episodes():
+        length = episode.stop - episode.start
+        parts = -(-length // longest)
+        numbers[episode] = first + np.arange(length) * parts // length
+        first += parts
+    return numbers
 
 
 def discounted_returns(dataset: Dataset, gamma: float) -> tuple[Array, Array]:

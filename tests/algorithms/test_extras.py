@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -174,11 +175,11 @@ def actor_loss_of(learner: Any, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])  # TD3+BC weighs its values: see its tests
-def test_an_anchor_adds_the_cloning_loss_in_units_of_the_values_spread(name):
-    """By hand; no gradient runs through the spread."""
+def test_an_anchor_adds_the_cloning_loss_in_its_unit(name):
+    """By hand."""
     free, anchored = tiny(name), starting(name, **{ANCHOR: 0.3})
     batch = batch_of()
-    anchored.q_spread = torch.tensor(1.7)
+    anchored.extras.unit = torch.tensor(1.7)
     plain, got = actor_loss_of(free, batch), actor_loss_of(anchored, batch)
     cloning = free.bc_loss(batch)
     assert got.item() == pytest.approx(plain.item() + 0.3 * 1.7 * cloning.item(), rel=1e-4)
@@ -188,20 +189,24 @@ def test_an_anchor_adds_the_cloning_loss_in_units_of_the_values_spread(name):
 
 
 @every_anchored
-def test_the_spread_is_the_standard_deviation_of_the_values_that_the_critics_last_had(name):
-    fields = {"gamma": 0.9, MIX: 0.3}
-    learner, free = tiny(name, **fields, **{ANCHOR: 0.8}), tiny(name, **fields)
-    batch = drawn_by(learner)
-    values = free.critics(batch.observations, batch.actions).detach().double().numpy()  # (critics, batch)
-    learner.update_critics(batch)
-    assert not learner.q_spread.requires_grad
-    assert torch.equal(learner.state_dict()["q_spread"], learner.q_spread)
-    free.load_state_dict(learner.state_dict())  # so that the anchor alone is between the two
-    term = actor_loss_of(learner, batch) - actor_loss_of(free, batch)
-    spread, scale = float(values.std(axis=1).mean()), 1.0
-    if name == "td3-bc":
-        scale = 2.5 / free.critics(batch.observations, free.actor(batch.observations))[0].abs().mean().item()
-    assert term.item() == pytest.approx(0.8 * scale * spread * free.bc_loss(batch).item(), rel=1e-4)
+def test_the_anchor_s_unit_is_the_spread_of_returns_between_episodes(name):
+    """A slow rule: how far the mean return of each episode is from that of all, weighted by what is known of them."""
+    value, weight = discounted_returns(DATA, 0.9)
+    level, squares = np.average(value, weights=weight), 0.0
+    for episode in DATA.episodes():
+        squares += weight[episode].sum() * (np.average(value[episode], weights=weight[episode]) - level) ** 2
+    learner = starting(name, **{ANCHOR: 0.8})
+    assert learner.extras.unit.item() == pytest.approx(np.sqrt(squares / weight.sum()), rel=1e-4)
+    assert learner.extras.unit > 0.01
+    assert not any("unit" in key for key in learner.state_dict())
+
+
+@every_anchored
+def test_rewards_of_another_scale_scale_the_anchor(name):
+    other = dataclasses.replace(DATA, rewards=3 * np.asarray(DATA.rewards))
+    learner, scaled = starting(name, **{ANCHOR: 0.8}), tiny(name, **{"gamma": 0.9, ANCHOR: 0.8})
+    scaled.batches(other)
+    assert scaled.extras.unit.item() == pytest.approx(3 * learner.extras.unit.item(), rel=1e-4)
 
 
 @every_anchored

@@ -123,13 +123,13 @@ def test_without_a_weight_on_the_values_it_is_behavior_cloning():
     assert metrics["policy_distance"].item() < 0.01
 
 
-def test_an_anchor_counts_in_units_of_the_spread_of_the_weighted_values():
+def test_an_anchor_is_weighed_as_the_values_are():
     plain, anchored = with_mixed_values(), with_mixed_values(**{"extras.bc_weight": 0.5})
     batch = make_batch(20)
-    anchored.q_spread = torch.tensor(0.7)
+    anchored.extras.unit = torch.tensor(0.7)
     values = plain.critics(batch.observations, plain.actor(batch.observations))[0].detach()
-    spread = 2.5 * 0.7 / values.abs().mean()
-    expected = plain.actor_loss(batch)[0] + 0.5 * spread * plain.bc_loss(batch)
+    unit = 2.5 * 0.7 / values.abs().mean()
+    expected = plain.actor_loss(batch)[0] + 0.5 * unit * plain.bc_loss(batch)
     assert anchored.actor_loss(batch)[0].item() == pytest.approx(expected.item(), rel=1e-4)
 
 

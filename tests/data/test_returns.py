@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from mildly.data.dataset import Dataset, Meta
-from mildly.data.returns import Returns, discounted_returns
+from mildly.data.returns import Returns, discounted_returns, pieces
 
 CPU = torch.device("cpu")
 
@@ -196,3 +196,34 @@ def test_a_mix_of_nothing_leaves_the_data_and_a_whole_one_leaves_the_return(epis
     assert (whole["terminated"][exact] == 1).all()
     assert torch.equal(rewards, before[0])
     assert torch.equal(ends, before[1])
+
+
+# How much pieces of the data differ
+
+
+def test_the_spread_between_episodes_by_hand() -> None:
+    """Terminated episodes of returns 4, 2 and 9 in gamma 0: means 3 of two rows and 9 of one, around 5."""
+    data = dataset([([4.0, 2.0], "terminated"), ([9.0], "terminated")])
+    spread = Returns.of(data, 0.0, CPU).spread(pieces(data, 1000))
+    assert spread.item() == pytest.approx(np.sqrt((2 * 2.0**2 + 4.0**2) / 3))
+
+
+def test_a_long_episode_counts_as_several_pieces_of_equal_length() -> None:
+    data = dataset([([1.0] * 7, "truncated"), ([1.0] * 3, "terminated")])
+    assert pieces(data, 3).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 3]
+    assert pieces(data, 7).tolist() == [0] * 7 + [1] * 3
+
+
+@given(logs, st.integers(1, 20))
+def test_pieces_are_numbered_without_holes_and_never_span_two_episodes(episodes: Any, longest: int) -> None:
+    data = dataset(episodes)
+    numbers = pieces(data, longest)
+    assert set(np.diff(numbers, prepend=-1)) <= {0, 1}
+    assert np.bincount(numbers).max() <= longest
+    inside = [set(numbers[episode]) for episode in data.episodes()]
+    assert sum(map(len, inside)) == numbers[-1] + 1
+
+
+def test_episodes_that_return_alike_have_no_spread() -> None:
+    data = dataset([([1.0] * 5, "terminated")] * 4)
+    assert Returns.of(data, 0.9, CPU).spread(pieces(data, 1000)).item() == pytest.approx(0.0, abs=1e-6)
