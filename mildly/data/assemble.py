@@ -71,7 +71,7 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
         steps = _filled(steps, options, log)
     if options.time_limit is not None:
         steps = _without_time_limit(steps, options.time_limit, log.notes)
-    transitions, counter = _with_next(steps, log.notes), GapCounter()
+    transitions, counter = _with_next(steps, log.notes), GapCounter(log.gaps)
     if options.drop_bad_rows:
         transitions = _without_bad_rows(transitions, log.notes, counter)
     rows = 0
@@ -80,13 +80,25 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
             if len(block.rewards):
                 sink.append(block._asdict())
                 rows += len(block.rewards)
+                if log.origin is not None and block.numbers is not None:
+                    log.origin.add(block.numbers)
     if rows == 0:
         raise MildlyError(f"{log.where}: no row has a next observation, so there is nothing to learn from.")
     arrays = sink.arrays()
     meta = _with_fitting_names(meta, arrays["observations"].shape[1], arrays["actions"].shape[1])
-    meta = scale_actions(arrays["actions"], meta, options, log.notes, where=log.where, scaled=log.scaled, refuse=verify)
+    meta = scale_actions(
+        arrays["actions"],
+        meta,
+        options,
+        log.notes,
+        where=log.where,
+        scaled=log.scaled,
+        refuse=verify,
+        origin=log.origin,
+    )
     meta = dataclasses.replace(meta, notes=tuple(log.notes))
-    return Dataset.adopt(arrays, meta, log.where, gaps=counter.gaps(), verify=verify)
+    gaps = counter.gaps() if options.drop_bad_rows else log.gaps
+    return Dataset.adopt(arrays, meta, log.where, gaps=gaps, origin=log.origin, verify=verify)
 
 
 def _filled(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Iterator[Steps]:
@@ -205,6 +217,7 @@ def _shifted(steps: Steps, *, end: bool = False) -> tuple[Steps, int]:
         terminated[known],
         cut[known],
         steps.observations[following],
+        None if steps.numbers is None else steps.numbers[known],
     )
     return ready.part(~gone[known]), int(gone[known].sum())
 

@@ -85,6 +85,12 @@ class Columns:
         return tuple(name for name in (self.terminated, self.truncated, self.first, self.last) if name is not None)
 
     @property
+    def flag_names(self) -> dict[str, str]:
+        """What the fields of one number are called."""
+        names = {"rewards": str(self.reward), "terminated": self.terminated, "truncated": self.truncated}
+        return {field: name for field, name in names.items() if name is not None}
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Those that may hold anything that can be compared."""
         return (self.episode,) if self.episode else ()

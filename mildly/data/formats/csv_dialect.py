@@ -20,6 +20,7 @@ _ROWS_LOOKED_AT = 200
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_COMMA = re.compile(r"[-+]?\d*,\d+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _LIST = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
 _MOST_TEXT_ROWS = 3  # of units and the like below a header
@@ -44,6 +45,8 @@ class Dialect:
     """What the first of them says of each column."""
     lists: frozenset[int] = frozenset()
     """Columns whose cells are lists of numbers."""
+    numbers: frozenset[int] = frozenset()
+    """Columns of numbers, as far as the first rows tell; they may mix decimal commas and points."""
 
     def words(self, usual: str) -> str | None:
         """A sentence on what is unusual about it; `usual` is the delimiter that the file's ending promises."""
@@ -96,6 +99,7 @@ def detect(head: bytes, *, whole: bool, usual: str, where: str) -> Dialect:
         text_rows,
         tuple(cell.strip() for cell in rows[1]) if text_rows else (),
         frozenset(lists),
+        frozenset(_columns_of(rows[1 + text_rows :], lambda cell: bool(_AMOUNT.fullmatch(cell)))),
     )
 
 
