@@ -85,6 +85,7 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     if rows == 0:
         raise MildlyError(f"{log.where}: no row has a next observation, so there is nothing to learn from.")
     arrays = sink.arrays()
+    origin = log.origin if log.origin is not None and log.origin.count == rows else None
     meta = _with_fitting_names(meta, arrays["observations"].shape[1], arrays["actions"].shape[1])
     meta = scale_actions(
         arrays["actions"],
@@ -94,11 +95,11 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
         where=log.where,
         scaled=log.scaled,
         refuse=verify,
-        origin=log.origin,
+        origin=origin,
     )
     meta = dataclasses.replace(meta, notes=tuple(log.notes))
     gaps = counter.gaps() if options.drop_bad_rows else log.gaps
-    return Dataset.adopt(arrays, meta, log.where, gaps=gaps, origin=log.origin, verify=verify)
+    return Dataset.adopt(arrays, meta, log.where, gaps=gaps, origin=origin, verify=verify)
 
 
 def _filled(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Iterator[Steps]:

@@ -380,6 +380,6 @@ def _check_bounds(data: Dataset, actions: Array, start: int, where: str) -> None
         row, column = (int(i) for i in np.argwhere(outside)[0])
         raise MildlyError(
             f"{where}: 'actions' must lie in [-1, 1], but {data.place(start + row)}, "
-            f"{data.column_name(column, 'actions')} is {actions[row, column]:.6g}. Rescale the actions with the environment's bounds first "
-            "(ActionSpace.to_unit); Meta's action_space remembers them."
+            f"{data.column_name(column, 'actions')} is {actions[row, column]:.6g}. Rescale the actions with the "
+            "environment's bounds first (ActionSpace.to_unit); Meta's action_space remembers them."
         )

@@ -41,12 +41,19 @@ def worded(places: Sequence[Place], total: int | None = None) -> str:
     return ", ".join(parts) + (f" and {more:,} more" if more > 0 else "")
 
 
+Places = Callable[[Sequence[int]], list[Place]]
+"""Where rows of a log, counted from 0, stand."""
+
+
+def rows_of_arrays(rows: Sequence[int]) -> list[Place]:
+    """In a file of arrays a row is its number."""
+    return [Place("", "row", int(row)) for row in rows]
+
+
 class Origin:
     """The log behind a data set. Which row of it each transition is, is kept as stretches of consecutive rows."""
 
-    def __init__(
-        self, places: Callable[[Sequence[int]], list[Place]], names: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, places: Places, names: Mapping[str, str] | None = None) -> None:
         """`places`: where rows of the log stand. `names`: what the columns of rewards and flags are called there."""
         self.places, self.names = places, dict(names or {})
         self.count = 0  # transitions

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, named
+from mildly.data.check.inspection import Finding, Inspection, counted, sentence
 from mildly.data.dataset import Array
 
 CODES = np.sort(
@@ -51,7 +51,7 @@ class Odd(NamedTuple):
         low, high = self.values.min(), self.values.max()
         what = f"of {low:.6g}" if low == high else f"from {low:.5g} to {high:.5g}"
         name = inspection.column_name(self.column, self.field)
-        return f"{name}: {counted(len(self.rows), 'value')} {what} in {named('row', self.rows)}"
+        return f"{name}: {counted(len(self.rows), 'value')} {what} in {inspection.places(self.rows)}"
 
 
 def codes(inspection: Inspection) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def spikes(inspection: Inspection) -> Iterator[Finding]:
 def _places(inspection: Inspection, found: Sequence[Odd]) -> str:
     shown = "; ".join(odd.words(inspection) for odd in found[:_PLACES])
     more = f"; and {len(found) - _PLACES:,} more" if len(found) > _PLACES else ""
-    return f"{shown[0].upper()}{shown[1:]}{more}"
+    return f"{sentence(shown)}{more}"
 
 
 def oddities(inspection: Inspection) -> list[Odd]:

@@ -19,9 +19,10 @@ from mildly.data.dataset import Array
 from mildly.data.findings import Remark
 from mildly.data.formats import cells
 from mildly.data.formats.columns import clock_names, counts_steps, episode_column, may_be_sensor, plain
-from mildly.data.formats.lines import Lines, Spots
+from mildly.data.formats.lines import Spots
 from mildly.data.formats.table_file import TableFile
 from mildly.data.options import ImportOptions
+from mildly.data.origin import Places
 from mildly.data.steps import Steps
 from mildly.errors import MildlyError
 
@@ -192,9 +193,9 @@ class Timed(NamedTuple):
 class Timeline:
     """Follows a clock from row to row."""
 
-    def __init__(self, clock: Clock, lines: Lines, *, episodes: bool) -> None:
+    def __init__(self, clock: Clock, places: Places, *, episodes: bool) -> None:
         """`episodes`: whether anything else than the clock tells where an episode begins."""
-        self.clock, self.lines, self.episodes = clock, lines, episodes
+        self.clock, self.places, self.episodes = clock, places, episodes
         self.steps = 0
         self.back, self.anew, self.same, self.swaps = Spots(), Spots(), Spots(), Spots()
         self.gaps, self.uneven, self.missing = Spots(), Spots(), Spots()
@@ -255,7 +256,7 @@ class Timeline:
         apart = np.abs(step - self.clock.step) > _EVEN * self.clock.step
         uneven = apart & (step > 0) & ~gap & beside
         self.steps += int(np.isfinite(step).sum())
-        for places, found in (
+        for spots, found in (
             (self.back, back & ~anew),
             (self.anew, anew),
             (self.same, step == 0),
@@ -263,7 +264,7 @@ class Timeline:
             (self.uneven, uneven),
             (self.missing, ~known),
         ):
-            places.add(numbers[found], step[found])
+            spots.add(numbers[found], step[found])
         self.longest = max(self.longest, float(np.max(step, where=gap, initial=0.0)))
         self.last = float(filled[-1])
         broken: Array = back | gap
@@ -304,7 +305,7 @@ class Timeline:
                 "info",
                 "time-starts-anew",
                 f"The clock starts anew, and an episode is taken to begin there: {self.anew.count + 1:,} episodes.",
-                f"'{name}' goes back to its beginning at {self.anew.words(self.lines)}.",
+                f"'{name}' goes back to its beginning at {self.anew.words(self.places)}.",
                 "If an episode begins elsewhere, name the column that tells them apart with --episode.",
             )
         if self.swaps.count:
@@ -323,7 +324,7 @@ class Timeline:
                 "time-gaps",
                 "There are gaps in time. An episode breaks at a gap.",
                 f"'{name}' pauses {self.gaps.count:,} time(s) for more than {clock.span(clock.max_gap)}{median}: "
-                f"{self.gaps.words(self.lines, clock.span, gap=True)}{lost}.",
+                f"{self.gaps.words(self.places, clock.span, gap=True)}{lost}.",
                 "Look why rows are missing. --max-gap sets another limit (inf for none).",
             )
         if self.uneven.count:
@@ -332,7 +333,8 @@ class Timeline:
                 "time-uneven",
                 "Steps are not equally long: rows may be missing or doubled, or the log is not sampled evenly.",
                 f"{self.uneven.count:,} of {self.steps:,} steps of '{name}' differ from the median of "
-                f"{clock.span(clock.step)} by more than half of it: before {self.uneven.words(self.lines, clock.span)}.",
+                f"{clock.span(clock.step)} by more than half of it: before "
+                f"{self.uneven.words(self.places, clock.span)}.",
                 "Training takes all steps for equally long. A few such steps do little harm; resample the log if there "
                 "are many.",
             )
@@ -341,7 +343,7 @@ class Timeline:
                 "warning",
                 "time-missing",
                 "Some rows have no time.",
-                f"'{name}' is empty {self.missing.count:,} time(s): {self.missing.words(self.lines)}.",
+                f"'{name}' is empty {self.missing.count:,} time(s): {self.missing.words(self.places)}.",
                 "Such rows are taken to be where they stand.",
             )
 
@@ -349,7 +351,7 @@ class Timeline:
         pairs = [
             f"{here.file} {here.kind}s {before.number} and {here.number}".strip()
             for before, here in zip(
-                *(self.lines.places([row + shift for row, _ in self.swaps.first]) for shift in (-1, 0)), strict=True
+                *(self.places([row + shift for row, _ in self.swaps.first]) for shift in (-1, 0)), strict=True
             )
         ]
         more = self.swaps.count - len(pairs)
@@ -368,7 +370,7 @@ class Timeline:
             "time-goes-back",
             "Rows are out of order: time goes back. An episode breaks there.",
             f"'{self.clock.name}' goes back {self.back.count:,} time(s) in {self.steps:,} steps: "
-            f"at {self.back.words(self.lines, lambda step: f'by {self.clock.span(-step)}')}.",
+            f"at {self.back.words(self.places, lambda step: f'by {self.clock.span(-step)}')}.",
             f"Sort the rows by '{self.clock.name}', within their episode if there are several.",
         )
 
@@ -386,6 +388,6 @@ class Timeline:
             "warning",
             "time-repeats",
             "Some rows have the same time as the row before: they may have been logged twice.",
-            f"{evidence}: {self.same.words(self.lines)}.",
+            f"{evidence}: {self.same.words(self.places)}.",
             "Remove rows that were logged twice: they teach that an action changes nothing.",
         )

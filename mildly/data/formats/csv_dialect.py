@@ -57,7 +57,6 @@ class Dialect:
         parts.append("the columns' names in a comment" if in_comment else None)
         parts.append("no names of columns, which are counted from 0" if not self.named else None)
         parts.append(f"{self.skip} line(s) of comments skipped" if self.skip and not in_comment else None)
-        parts.append(f"{self.text_rows} row(s) of units skipped" if self.text_rows else None)
         found = [part for part in parts if part]
         return f"Read with: {', '.join(found)}." if found else None
 

@@ -9,7 +9,8 @@ import numpy as np
 from mildly.data.assemble import Steps
 from mildly.data.dataset import Array
 from mildly.data.findings import Remark
-from mildly.data.formats.lines import Lines, Spots
+from mildly.data.formats.lines import Spots
+from mildly.data.origin import Places
 
 DONE = ("done", "dones", "next_done", "next_dones")
 """Flags that often mean no more than that the episode is over, for whatever reason."""
@@ -29,7 +30,7 @@ def with_ends(
     episode: str | None = None,
     flags: Sequence[str] = (),
     keep_both: bool = False,
-    lines: Lines | None = None,
+    places: Places | None = None,
 ) -> Iterator[Steps]:
     """Rows with flags that agree.
 
@@ -42,7 +43,7 @@ def with_ends(
         episode: the column of the numbers, for the notes.
         flags: the columns of the flags, for the notes.
         keep_both: leave rows with both flags as they are, as D4RL's rules need them.
-        lines: where the rows stand, for the notes.
+        places: where the rows stand, for the notes.
     """
     both, inside = 0, Spots()
     held: Steps | None = None  # the last row, until it is known whether its episode goes on
@@ -68,11 +69,11 @@ def with_ends(
             "these were cut off."
         )
     if inside.count and episode is not None:
-        notes.append(_inside(inside, episode, flags, lines).note())
+        notes.append(_inside(inside, episode, flags, places).note())
 
 
-def _inside(found: Spots, episode: str, flags: Sequence[str], lines: Lines | None) -> Remark:
-    where = f": {found.words(lines)}" if lines is not None else ""
+def _inside(found: Spots, episode: str, flags: Sequence[str], places: Places | None) -> Remark:
+    where = f": {found.words(places)}" if places is not None else ""
     by = " or ".join(f"'{name}'" for name in flags) or "a flag"
     return Remark(
         "warning",

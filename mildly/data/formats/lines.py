@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mildly.data.dataset import Array
-from mildly.data.origin import NAMED, Place, worded
+from mildly.data.origin import NAMED, Place, Places, worded
 
 if TYPE_CHECKING:
     from mildly.data.formats.table_file import TableFile
@@ -61,19 +61,19 @@ class Spots:
         sizes = np.zeros(len(numbers)) if sizes is None else sizes
         self.first += list(zip(numbers[room].tolist(), sizes[room].tolist(), strict=True))
 
-    def words(self, lines: Lines, shown: Callable[[float], str] | None = None, *, gap: bool = False) -> str:
+    def words(self, places: Places, shown: Callable[[float], str] | None = None, *, gap: bool = False) -> str:
         """`line 17`, or `lines 17, 30 and 5 more`; with `shown`, what there is to see at each.
 
         With `gap`, what is meant lies between a row and the one before: `between lines 16 and 17`.
         """
-        places = lines.places([row for row, _ in self.first])
+        found = places([row for row, _ in self.first])
         if shown is None:
-            return worded(places, self.count)
-        before = lines.places([row - 1 for row, _ in self.first]) if gap else places
+            return worded(found, self.count)
+        before = places([row - 1 for row, _ in self.first]) if gap else found
         parts = [
             (f"{last.file} between {last.kind}s {last.number} and {here.number}".strip() if gap else str(here))
             + f" ({shown(size)})"
-            for last, here, (_, size) in zip(before, places, self.first, strict=True)
+            for last, here, (_, size) in zip(before, found, self.first, strict=True)
         ]
         more = self.count - len(self.first)
         return ", ".join(parts) + (f" and {more:,} more" if more else "")

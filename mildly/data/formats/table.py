@@ -59,9 +59,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     size = _expected_bytes(sheets, columns, limit)
     lines = Lines(sheets)
     origin = Origin(lines.places, columns.flag_names)
-    log = Log(
-        meta, iter(()), where=where, scaled=stored is not None, size=size, origin=origin, notes=list(meta.notes)
-    )
+    log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, origin=origin, notes=list(meta.notes))
     clock = search.clock if columns.time is not None else None
     if stored is None:
         log.notes += _notes(lines, columns, guessed=guessed, apart=path.is_dir())
@@ -82,14 +80,16 @@ def _steps_of(
 ) -> Iterator[Steps]:
     """All rows; the notes get what is found in them."""
     order, decimals = Order(columns, limit, lines), Decimals(lines)
-    timeline = Timeline(clock, lines, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
+    timeline = (
+        Timeline(clock, lines.places, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
+    )
     yield from with_ends(
         (block for sheet in lines.sheets for block in _rows(sheet, columns, order, timeline, decimals, apart=apart)),
         notes,
         done=columns.terminated if columns.done_is_over else None,
         episode=columns.episode,
         flags=columns.flags,
-        lines=lines,
+        places=lines.places,
     )
     for finder in (decimals, order, timeline):
         notes += [remark.note() for remark in finder.remarks()] if finder is not None else []
@@ -117,9 +117,7 @@ def _notes(lines: Lines, columns: Columns, *, guessed: bool, apart: bool) -> Ite
 
 def _units(lines: Lines, sheets: Sequence[TableFile]) -> Remark:
     """Rows of text between the header and the first numbers."""
-    rows = [
-        lines.place(sheet, row) for sheet in sheets if sheet.dialect for row in range(-sheet.dialect.text_rows, 0)
-    ]
+    rows = [lines.place(sheet, row) for sheet in sheets if sheet.dialect for row in range(-sheet.dialect.text_rows, 0)]
     units = ", ".join(f"{name} = {unit}" for name, unit in sheets[0].units.items())
     return Remark("info", "units-row", "Rows of units below the header were skipped.", f"{worded(rows)}: {units}.")
 
@@ -264,11 +262,11 @@ class Decimals:
     def remarks(self) -> Iterator[Remark]:
         """What was found, once all rows are read."""
         if self.found:
-            places = (f"'{name}' in {spots.words(self.lines)}" for name, spots in self.found.items())
+            places = (f"'{name}' in {spots.words(self.lines.places)}" for name, spots in self.found.items())
             yield Remark(
                 "warning",
                 "decimal-mixed",
-                "Decimal commas and points are mixed. Both were read as what stands before the decimals.",
+                "Decimal commas and points are mixed. Both were read as decimal signs.",
                 f"{'; '.join(places)}.",
                 "Look at those cells: they may come from another program, or have been typed by hand.",
             )
