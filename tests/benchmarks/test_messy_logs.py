@@ -13,6 +13,7 @@ import pytest
 
 from mildly.cli import main
 from mildly.data.check import Finding, check
+from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 from mildly.training.offline import train
 
@@ -100,15 +101,42 @@ def test_logs_are_the_same_whenever_they_are_written(logs: Any, tmp_path: Path) 
     assert again.read_bytes() == logs["building", False].path.read_bytes()
 
 
-@pytest.mark.parametrize("algorithm", ["bc", "iql", "td3-bc", "cql", "mcq"])
+ADVICE = {
+    "building": {"missing": "obs_outdoor=-999,obs_co2=65535,reward=-9999"},
+    "tank": {"missing": "obs_inflow=32767,obs_product=-50", "time_limit": 150},
+    "vehicle": {"missing": "obs_speed=1e+10"},
+}
+"""What the check advises for each messy log, beside filling what is missing and leaving out what cannot be filled."""
+
+
 @pytest.mark.parametrize("log", recipe.LOGS)
-def test_the_usual_algorithms_train_on_clean_logs_without_a_flag(
-    logs: Any, log: str, algorithm: str, tmp_path: Path
+def test_the_check_advises_what_is_done_below(logs: Any, log: str) -> None:
+    advice = " ".join(finding.advice for finding in logs[log, True].findings)
+    words = [f"--missing {ADVICE[log]['missing']}`", "--fill interpolate", "--drop-bad-rows"]
+    for word in [*words, *(["--time-limit 150"] if log == "tank" else [])]:
+        assert word in advice
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "iql", "td3-bc", "cql", "mcq"])
+@pytest.mark.parametrize("messy", [False, True], ids=["clean", "messy"])
+@pytest.mark.parametrize("log", recipe.LOGS)
+def test_the_usual_algorithms_train_without_a_flag(
+    logs: Any, log: str, messy: bool, algorithm: str, tmp_path: Path
 ) -> None:
-    """Presets as they are, but for the size of networks and batches."""
+    """Presets as they are, but for the size of networks and batches. Messy logs are read as the check advises."""
     sizes: dict[str, Any] = {"hidden_dims": (16, 16), "batch_size": 32, "log_every": 50}
     sizes |= {"extras.bc_warmup_steps": 50} if algorithm in ("mcq", "cql") else {}
-    run = train(algorithm, logs[log, False].path, out=tmp_path / "run", steps=200, eval_every=0, threads=1, **sizes)
+    advice: dict[str, Any] = {"fill": "interpolate", "drop_bad_rows": True, **ADVICE[log]} if messy else {}
+    run = train(
+        algorithm,
+        logs[log, messy].path,
+        out=tmp_path / "run",
+        steps=100,
+        eval_every=0,
+        threads=1,
+        reading=ImportOptions(**advice),
+        **sizes,
+    )
     lines = run.metrics()
-    assert lines[-1]["step"] == 200
+    assert lines[-1]["step"] == 100
     assert all(np.isfinite(value) for line in lines for value in line.values() if not isinstance(value, str))

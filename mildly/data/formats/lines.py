@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mildly.data.dataset import Array
+from mildly.data.formats.csv_dialect import Dialect
 from mildly.data.origin import NAMED, Place, Places, worded
 
 if TYPE_CHECKING:
@@ -77,3 +82,25 @@ class Spots:
         ]
         more = self.count - len(self.first)
         return ", ".join(parts) + (f" and {more:,} more" if more else "")
+
+
+def line_runs(path: Path, dialect: Dialect, *, packed: bool) -> list[tuple[int, int]]:
+    """Rows of a text and their lines, where a row does not begin in the line after the row before: it may have several.
+
+    Rows are counted from 0; those of units, and the header, have numbers below 0.
+    """
+    found: list[tuple[int, int]] = []
+    opening: Any = gzip.open if packed else open
+    encoding = "utf-8-sig" if dialect.encoding == "utf8" else dialect.encoding
+    with opening(path, "rt", encoding=encoding, errors="replace", newline="") as file, suppress(csv.Error):
+        for _ in range(dialect.skip):
+            next(file)
+        reader = csv.reader(file, delimiter=dialect.delimiter)
+        row, before, expected = -dialect.text_rows - (dialect.header is None), dialect.skip, -1
+        for cells in reader:
+            if cells:  # pyarrow, too, passes over empty lines
+                if before + 1 != expected:
+                    found.append((row, before + 1))
+                row, expected = row + 1, before + 2
+            before = dialect.skip + reader.line_num
+    return found

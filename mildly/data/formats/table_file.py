@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -20,6 +18,7 @@ from mildly.data.dataset import Array
 from mildly.data.formats import cells
 from mildly.data.formats.arrays import META, damaged, shortened
 from mildly.data.formats.csv_dialect import MISSING, Dialect, detect
+from mildly.data.formats.lines import line_runs
 from mildly.data.formats.parquet_pages import Page, chunks
 from mildly.errors import MildlyError
 
@@ -169,24 +168,7 @@ class TableFile:
     @cached_property
     def _lines(self) -> list[tuple[int, int]]:
         """Rows and their lines, where a row does not begin in the line after the row before."""
-        found: list[tuple[int, int]] = []
-        dialect = self.dialect
-        if dialect is None:
-            return found
-        opening: Any = gzip.open if compression(self.path) else open
-        encoding = "utf-8-sig" if dialect.encoding == "utf8" else dialect.encoding
-        with opening(self.path, "rt", encoding=encoding, errors="replace", newline="") as file, suppress(csv.Error):
-            for _ in range(dialect.skip):
-                next(file)
-            reader = csv.reader(file, delimiter=dialect.delimiter)
-            row, before, expected = -dialect.text_rows - (dialect.header is None), dialect.skip, -1
-            for cells_of_row in reader:
-                if cells_of_row:  # pyarrow, too, passes over empty lines
-                    if before + 1 != expected:
-                        found.append((row, before + 1))
-                    row, expected = row + 1, before + 2
-                before = dialect.skip + reader.line_num
-        return found
+        return [] if self.dialect is None else line_runs(self.path, self.dialect, packed=bool(compression(self.path)))
 
     def _parquet_batches(self, arrow: ModuleType, wanted: list[str], labels: Sequence[str]) -> Iterator[Any]:
         """Labels are read as numbers of a dictionary first: a long text that all rows share is small only there."""
