@@ -369,8 +369,8 @@ def _check_finite(data: Dataset, block: Array, name: str, start: int, where: str
         column = f", {data.column_name(columns[0], name)}" if columns else ""
         raise MildlyError(
             f"{where}: '{name}' has NaN or infinite values, first in {data.place(start + row)}{column}. Repair those "
-            "rows, fill short gaps with --fill interpolate, or leave such rows out with --drop-bad-rows: mildly data "
-            "check tells where they are."
+            "rows, or leave them out with mildly data convert SRC DST --drop-bad-rows; --fill interpolate fills short "
+            "gaps. mildly data check tells where they are."
         )
 
 

@@ -232,7 +232,7 @@ def test_a_flag_within_an_episode_is_told(tmp_path: Path, save: Save) -> None:
     dataset = load_dataset(save(tmp_path, {**LOG, "episode_id": np.zeros(6)}))
     assert_golden(dataset)
     assert any(
-        "(flag-inside-episode)" in note and "1 row(s), flagged by 'terminals': row 2." in note
+        "(flag-inside-episode)" in note and "1 row(s), flagged by 'terminals' or 'timeouts': row 2." in note
         for note in dataset.meta.notes
     )
 

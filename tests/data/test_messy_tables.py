@@ -74,7 +74,7 @@ def test_order_and_gaps_leave_the_valid_transitions_as_they_are(
         return
     path = write(tmp_path_factory.mktemp("logs") / "log.csv", rows)
     with mock.patch.object(table_file, "_CSV_BLOCK", block):
-        data = load_dataset(path, max_gap=15.0)
+        data = load_dataset(path, time="time", max_gap=15.0)
     assert transitions(data) == expected
     clean = load_dataset(write(path.with_name("clean.csv"), list(range(EPISODES * STEPS))))
     whole = [e for e in range(EPISODES) if kept >= set(range(e * STEPS, (e + 1) * STEPS))]

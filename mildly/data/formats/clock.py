@@ -32,6 +32,7 @@ _MANY = 0.05  # of the steps
 _COARSE = 0.1  # of the steps with the time of the row before: such a clock counts in units larger than a step
 _DAY = 86_400.0
 _ENOUGH = 10  # steps that show what a column is; with fewer its name does
+_HEAD = 1000  # rows that show what a column is
 _HELD = 3  # rows that wait for what follows
 _UNITS = {"ms": 1e-3, "millis": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))  # numbers so large count parts of a second
@@ -130,13 +131,18 @@ def _can_be_read(name: str, sheet: TableFile, numeric: Sequence[str], options: I
 def _head(sheet: TableFile, name: str, episode: str | None) -> tuple[Array, Array]:
     """The first times, and for each but the first whether its row is of the episode of the row before."""
     labels = [episode] if episode is not None else []
+    times, new = [np.empty(0)], [np.empty(0, dtype=bool)]
+    last: Any = None
     for batch in sheet.batches([], [], labels, name):
         if batch.num_rows:
-            same = np.ones(batch.num_rows - 1, dtype=bool)
+            times.append(cells.seconds(batch, name, sheet.path))
+            new.append(np.zeros(batch.num_rows, dtype=bool))
             if episode is not None and not cells.column(batch, episode).null_count:
-                same = ~cells.changes(cells.column(batch, episode), None)[1:]
-            return cells.seconds(batch, name, sheet.path), same
-    return np.empty(0), np.empty(0, dtype=bool)
+                ids = cells.column(batch, episode)
+                new[-1], last = cells.changes(ids, last), ids[len(ids) - 1].as_py()
+        if sum(map(len, times)) >= _HEAD:
+            break
+    return np.concatenate(times), ~np.concatenate(new)[1:]
 
 
 def _described(name: str, head: Array, sheet: TableFile) -> Clock:

@@ -23,6 +23,7 @@ _WITH_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
 _AMOUNT = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _LIST = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
+_MOSTLY = 0.9  # of a column's values
 _MOST_TEXT_ROWS = 3  # of units and the like below a header
 
 
@@ -46,7 +47,7 @@ class Dialect:
     lists: frozenset[int] = frozenset()
     """Columns whose cells are lists of numbers."""
     numbers: frozenset[int] = frozenset()
-    """Columns of numbers, as far as the first rows tell; they may mix decimal commas and points."""
+    """Columns of numbers, by most of the first rows; others are mistakes, or have another decimal sign."""
 
     def words(self, usual: str) -> str | None:
         """A sentence on what is unusual about it; `usual` is the delimiter that the file's ending promises."""
@@ -98,7 +99,7 @@ def detect(head: bytes, *, whole: bool, usual: str, where: str) -> Dialect:
         text_rows,
         tuple(cell.strip() for cell in rows[1]) if text_rows else (),
         frozenset(lists),
-        frozenset(_columns_of(rows[1 + text_rows :], lambda cell: bool(_AMOUNT.fullmatch(cell)))),
+        frozenset(_columns_of(rows[1 + text_rows :], lambda cell: bool(_AMOUNT.fullmatch(cell)), _MOSTLY)),
     )
 
 
@@ -156,13 +157,13 @@ def _text_rows(rows: Sequence[Sequence[str]]) -> int:
     return 0
 
 
-def _columns_of(rows: Sequence[Sequence[str]], fits: Callable[[str], bool]) -> list[int]:
-    """The columns that have a value somewhere, and whose values are all of a kind."""
+def _columns_of(rows: Sequence[Sequence[str]], fits: Callable[[str], bool], share: float = 1.0) -> list[int]:
+    """The columns that have a value somewhere, and whose values are of a kind, all or at least a share of them."""
     found = []
     for i in range(max(map(len, rows), default=0)):
         cells = [row[i].strip() for row in rows if i < len(row)]
         values = [cell for cell in cells if cell not in MISSING]
-        if values and all(map(fits, values)):
+        if values and sum(map(fits, values)) >= share * len(values):
             found.append(i)
     return found
 
