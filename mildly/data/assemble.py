@@ -21,7 +21,7 @@ import numpy as np
 
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import DTYPES, FIELDS, Array, Dataset, Meta
-from mildly.data.fill import filled, parse_fill, parse_missing, without_codes
+from mildly.data.fill import REWARD, Codes, filled, parse_fill, without_codes
 from mildly.data.gaps import GapCounter
 from mildly.data.memory import Limit
 from mildly.data.options import ImportOptions
@@ -113,7 +113,10 @@ def _repaired(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Itera
     actions = meta.action_names or tuple(f"action_{i}" for i in range(sizes[1]))
     steps = itertools.chain([first], steps)
     if options.missing is not None:
-        steps = without_codes(steps, parse_missing(options.missing, observations, actions, log.where), log.notes)
+        names = [*observations, *actions, REWARD]
+        known = log.codes is not None and log.codes.numbers.keys() >= {*names}  # a column of lists has several names
+        codes = log.codes if known and log.codes else Codes(options.missing, names, log.where)
+        steps = without_codes(steps, codes, observations, actions, log.notes)
     if options.fill is not None:
         plan = parse_fill(options.fill, options.max_fill, observations, actions, log.where)
         steps = filled(steps, plan, log.notes)

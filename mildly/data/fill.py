@@ -25,7 +25,8 @@ from mildly.errors import MildlyError
 Method = str | float
 """`previous`, `interpolate`, or a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
-_REWARD = "reward"
+REWARD = "reward"
+"""What rewards are called, whatever the log says."""
 _ROUNDING = 1e-6
 LIMIT = 5
 """Rows of the longest gap that is filled, unless told otherwise."""
@@ -70,39 +71,47 @@ def _parts(text: str, names: Sequence[str], option: str, where: str) -> Iterator
         yield fitting if given else None, value
 
 
-def parse_missing(text: str, observations: Sequence[str], actions: Sequence[str], where: str) -> dict[str, list[Array]]:
-    """For each field the codes of its columns, from `-999`, or `-999,co2=65535,reward=-1`."""
-    names = [*observations, *actions, _REWARD]
-    codes: dict[str, list[float]] = {name: [] for name in names}
-    for fitting, value in _parts(text, names, "--missing", where):
-        if not _NUMBER.fullmatch(value):
-            raise MildlyError(f"{where}: --missing takes numbers, for all columns or as NAME=NUMBER, got '{value}'.")
-        for name in names if fitting is None else fitting:
-            codes[name].append(float(value))
-    found = {field: [np.array(codes[name]) for name in some] for field, some in
-             (("observations", observations), ("actions", actions), ("rewards", (_REWARD,)))}  # fmt: skip
-    return {**found, "next_observations": found["observations"]}
+class Codes:
+    """Numbers that stand for a missing value, by column."""
+
+    def __init__(self, text: str, names: Sequence[str], where: str) -> None:
+        """From `-999`, which is for all columns, or `-999,co2=65535`."""
+        self.count = 0  # cells that hold one
+        numbers: dict[str, list[float]] = {name: [] for name in names}
+        for fitting, value in _parts(text, list(numbers), "--missing", where):
+            if not _NUMBER.fullmatch(value):
+                raise MildlyError(f"{where}: --missing takes numbers, for all or as NAME=NUMBER, got '{value}'.")
+            for name in numbers if fitting is None else fitting:
+                numbers[name].append(float(value))
+        self.numbers = {name: np.array(some) for name, some in numbers.items()}
+
+    def cleared(self, values: Array, name: str, *, counts: bool = True) -> Array:
+        """A column with NaN in place of its codes."""
+        coded = np.isclose(values[:, None], self.numbers[name], rtol=_ROUNDING, atol=0.0).any(axis=1)
+        self.count += int(coded.sum()) * counts
+        return np.where(coded, np.nan, values).astype(np.result_type(values.dtype, np.float32))
 
 
-def without_codes(steps: Iterator[Steps], codes: dict[str, list[Array]], notes: list[str]) -> Iterator[Steps]:
-    """The rows with NaN in place of codes."""
-    count = 0
+def without_codes(
+    steps: Iterator[Steps], codes: Codes, observations: Sequence[str], actions: Sequence[str], notes: list[str]
+) -> Iterator[Steps]:
+    """The rows with NaN in place of codes, by the names of their columns."""
+
+    def cleared(table: Array, names: Sequence[str], *, counts: bool = True) -> Array:
+        columns = (codes.cleared(table[:, i], name, counts=counts) for i, name in enumerate(names))
+        return np.stack(list(columns), axis=1)
+
     for block in steps:
-        changed: dict[str, Array] = {}
-        for field, columns in codes.items():
-            values = getattr(block, field)
-            if values is None:
-                continue
-            table = values.reshape(len(values), -1).astype(np.result_type(values.dtype, np.float32))
-            for column, numbers in enumerate(columns):
-                coded = np.isclose(table[:, column, None], numbers, rtol=_ROUNDING, atol=0.0).any(axis=1)
-                table[coded, column] = np.nan
-                count += int(coded.sum()) if field != "next_observations" else 0
-            changed[field] = table.reshape(values.shape)
-        yield block._replace(**changed)
+        following = block.next_observations
+        yield block._replace(
+            observations=cleared(block.observations, observations),
+            actions=cleared(block.actions, actions),
+            rewards=codes.cleared(block.rewards, REWARD),
+            next_observations=None if following is None else cleared(following, observations, counts=False),
+        )
     notes.append(
-        f"{count:,} cell(s) hold a code for a missing value."
-        if count
+        f"{codes.count:,} cell(s) hold a code for a missing value."
+        if codes.count
         else "No cell holds one of these codes, so that --missing had no effect."
     )
 

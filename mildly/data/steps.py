@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mildly.data.dataset import Array, Meta
 from mildly.data.gaps import Gaps
 from mildly.data.origin import Origin
+
+if TYPE_CHECKING:
+    from mildly.data.fill import Codes
 
 
 class Steps(NamedTuple):
@@ -58,5 +61,7 @@ class Log:
     """What is missing inside its episodes, if that is known before they are read."""
     origin: Origin | None = None
     """What its rows and columns are called in the files, if a person can look there."""
+    codes: Codes | None = None
+    """Codes for missing values, where the reader itself must know them: a reward may be computed from their columns."""
     notes: list[str] = field(default_factory=list)
     """What the user should know; readers may add to it until the last row is read."""

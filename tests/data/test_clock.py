@@ -39,7 +39,7 @@ def log(
 ) -> Path:
     """A table with these times, whose sensor x counts the rows."""
     columns: dict[str, list[object]] = {name: list(times), "x": list(range(len(times)))}
-    columns |= {"u": [i % 3 - 1 for i in range(len(times))], "r": [1] * len(times), **(more or {})}
+    columns |= {"u": [i % 3 / 2 - 0.5 for i in range(len(times))], "r": [1] * len(times), **(more or {})}
     rows = zip(*columns.values(), strict=True)
     path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
     return path
@@ -219,7 +219,7 @@ def test_times_of_parquet_files(tmp_path: Path, kind: pa.DataType) -> None:
         pa.timestamp("ms"): [1000 * t for t in times],
         pa.timestamp("ns", "UTC"): [10**9 * t for t in times],
     }[kind]
-    table = {"time": pa.array(stored, kind), "x": times, "u": [t % 3 - 1 for t in range(len(times))], "r": times}
+    table = {"time": pa.array(stored, kind), "x": times, "u": [t % 3 - 1.0 for t in range(len(times))], "r": times}
     pq.write_table(pa.table(table), tmp_path / "log.parquet")
     found = remarks(load_dataset(tmp_path / "log.parquet"))
     assert list(found) == ["time-gaps"]

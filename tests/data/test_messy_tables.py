@@ -36,7 +36,7 @@ def write(path: Path, rows: list[int], missing: set[int] = frozenset()) -> Path:
     lines = ["time,episode,x,u,reward"]
     for row in rows:
         episode, step = divmod(row, STEPS)
-        lines.append(f"{10 * step},{episode},{'' if row in missing else row},{row % 3 - 1},{row}")
+        lines.append(f"{10 * step},{episode},{'' if row in missing else row},{row % 3 - 1}.0,{row}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -169,8 +169,8 @@ def test_a_cell_with_the_other_decimal_sign_is_read_and_told(
 
 @pytest.mark.parametrize("cell", ["1.234", "soon", "1.2.3"])
 def test_a_cell_that_may_be_thousands_or_no_number_is_refused(tmp_path: Path, cell: str, refused: Refused) -> None:
-    lines = [f"{row},25;{row % 3 - 1};1" for row in range(30)]
-    lines[4], lines[9] = "4.25;0;1", f"{cell};0;1"
+    lines = [f"{row},25;{row % 3 - 1},5;1" for row in range(30)]
+    lines[4], lines[9] = "4.25;0,5;1", f"{cell};0,5;1"
     (tmp_path / "log.csv").write_text("\n".join(["temp;u;reward", *lines]))
     refused.dataset(tmp_path / "log.csv", f"column 'temp' holds '{cell}' in line 11, expected a number")
 
@@ -179,7 +179,7 @@ def test_a_cell_that_may_be_thousands_or_no_number_is_refused(tmp_path: Path, ce
 
 
 def coded(path: Path) -> Path:
-    rows = [[row / 10, (row * 7) % 11, row % 3 - 1, row] for row in range(300)]
+    rows = [[row / 10, (row * 7) % 11, row % 3 - 0.5, row] for row in range(300)]
     for row in (20, 80, 200):
         rows[row][0] = -999
     rows[100][1], rows[150][3] = 65535, -9999
@@ -205,6 +205,18 @@ def test_the_advice_of_the_check_mends_what_it_found(tmp_path: Path, capsys: pyt
     assert main([*command.split()[1:], "--fill", "interpolate", "--drop-bad-rows"]) == 0
     capsys.readouterr()
     assert "sentinel" not in {found.code for found in check(load_dataset(tmp_path / "set"))}
+
+
+def test_a_reward_is_never_computed_from_a_code(tmp_path: Path) -> None:
+    path = coded(tmp_path / "log.csv")
+    options = {"obs": "obs_*", "reward": "obs_x + 1", "missing": "obs_x=-999", "drop_bad_rows": True}
+    data = load_dataset(path, **options)
+    assert len(data) == 299 - 6
+    np.testing.assert_allclose(data.rewards, data.observations[:, 0] + 1)
+    assert "3 cell(s) hold a code for a missing value." in data.meta.notes
+    other = load_dataset(path, obs="obs_y", reward="obs_x + 1", missing="obs_x=-999", drop_bad_rows=True)
+    assert other.rewards.min() == 1.0
+    assert "3 cell(s) hold a code for a missing value." in other.meta.notes
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,19 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import Array, Meta
+from mildly.data.fill import REWARD, Codes
 from mildly.data.findings import Remark, no_reward
 from mildly.data.formats import cells
 from mildly.data.formats.arrays import parse_meta
 from mildly.data.formats.clock import Clock, Timed, Timeline, find_clock
 from mildly.data.formats.columns import Columns, choose
+from mildly.data.formats.discrete import watched
 from mildly.data.formats.episodes import with_ends
 from mildly.data.formats.lines import Lines, Spots
 from mildly.data.formats.table_file import SUFFIXES, TableFile, delimiter, open_table, stem
@@ -65,7 +67,12 @@ def read(path: Path, options: ImportOptions) -> Log:
         log.notes += _notes(lines, columns, guessed=guessed, apart=path.is_dir())
         log.notes += [remark.note() for remark in search.remarks]
         log.notes += [clock.words()] if clock is not None and np.isfinite(clock.step) else []
-    log.steps = _steps_of(lines, columns, clock, limit, log.notes, apart=path.is_dir())
+    if options.missing is not None and stored is None:
+        log.codes = Codes(options.missing, [*columns.obs, *columns.action, REWARD, *columns.reward.columns], where)
+    log.steps = _steps_of(lines, columns, clock, limit, log, apart=path.is_dir())
+    if stored is None:
+        whole = [all(name in sheet.whole for sheet in sheets) for name in columns.action]
+        log.steps = watched(log.steps, columns.action, options, log.notes, integer=whole)
     return log
 
 
@@ -74,17 +81,19 @@ def _steps_of(
     columns: Columns,
     clock: Clock | None,
     limit: Limit,
-    notes: list[str],
+    log: Log,
     *,
     apart: bool,
 ) -> Iterator[Steps]:
-    """All rows; the notes get what is found in them."""
+    """All rows; the log's notes get what is found in them."""
+    notes = log.notes
     order, decimals = Order(columns, limit, lines), Decimals(lines)
     timeline = (
         Timeline(clock, lines.places, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
     )
+    found = Finders(order, decimals, timeline, log.codes)
     yield from with_ends(
-        (block for sheet in lines.sheets for block in _rows(sheet, columns, order, timeline, decimals, apart=apart)),
+        (block for sheet in lines.sheets for block in _rows(sheet, columns, found, apart=apart)),
         notes,
         done=columns.terminated if columns.done_is_over else None,
         episode=columns.episode,
@@ -182,18 +191,11 @@ def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     return dataclasses.replace(found[0], name=path.name, notes=())
 
 
-def _rows(
-    sheet: TableFile,
-    columns: Columns,
-    order: Order,
-    timeline: Timeline | None,
-    decimals: Decimals,
-    *,
-    apart: bool,
-) -> Iterator[tuple[Steps, Array | None]]:
+def _rows(sheet: TableFile, columns: Columns, finders: Finders, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
     """Blocks with where new episodes begin, if anything but flags tells it. `apart`: they do with the file."""
+    order, timeline = finders.order, finders.timeline
     order.open(sheet)
-    blocks = _timed(sheet, columns, order, timeline, decimals)
+    blocks = _timed(sheet, columns, finders)
     if timeline is not None:
         timeline.open()
         blocks = timeline.put_in_order(blocks)
@@ -210,19 +212,19 @@ def _rows(
         yield steps, starts
 
 
-def _timed(
-    sheet: TableFile, columns: Columns, order: Order, timeline: Timeline | None, decimals: Decimals
-) -> Iterator[Timed]:
+def _timed(sheet: TableFile, columns: Columns, finders: Finders) -> Iterator[Timed]:
     """Blocks as they stand in the file."""
+    order, decimals, timeline, codes = finders
     widths: dict[str, int] = {}
     for batch in sheet.batches(columns.numbers, columns.flags, columns.labels, columns.time, decimals.add):
         if batch.num_rows:
             starts = order.starts(batch) | cells.flag(batch, columns.first, sheet.path)
-            steps = _steps(batch, columns, sheet.path, widths)._replace(numbers=order.lines.numbers(batch.num_rows))
+            steps = _steps(batch, columns, sheet.path, widths, codes)
+            steps = steps._replace(numbers=order.lines.numbers(batch.num_rows))
             yield Timed(steps, starts, timeline.times(batch, sheet) if timeline is not None else np.empty(0))
 
 
-def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int]) -> Steps:
+def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int], codes: Codes | None) -> Steps:
     terminated = cells.flag(batch, columns.terminated, path)
     truncated = cells.flag(batch, columns.truncated, path)
     if columns.last is not None:
@@ -230,22 +232,34 @@ def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int]) -> 
     return Steps(
         cells.matrix(batch, columns.obs, path, widths),
         cells.matrix(batch, columns.action, path, widths),
-        _rewards(batch, columns, path),
+        _rewards(batch, columns, path, codes),
         terminated,
         truncated,
         cells.matrix(batch, columns.next_obs, path, widths) if columns.next_obs else None,
     )
 
 
-def _rewards(batch: Any, columns: Columns, path: Path) -> Array:
-    """The rewards in double precision: what is computed is rounded once, at its end."""
+def _rewards(batch: Any, columns: Columns, path: Path, codes: Codes | None) -> Array:
+    """The rewards in double precision: what is computed is rounded once, at its end, and never from a code."""
+    learned = {*columns.obs, *columns.action}
     inputs = {}
     for name in columns.reward.columns:
         values = cells.matrix(batch, (name,), path, {}, np.float64)
         if values.shape[1] != 1:
             raise MildlyError(f"{path}: the reward needs one number of column '{name}', which holds lists.")
         inputs[name] = values[:, 0]
+        if codes is not None:
+            inputs[name] = codes.cleared(inputs[name], name, counts=name not in learned)
     return columns.reward.values(inputs, batch.num_rows)
+
+
+class Finders(NamedTuple):
+    """What looks at the rows as they are read."""
+
+    order: Order
+    decimals: Decimals
+    timeline: Timeline | None
+    codes: Codes | None
 
 
 class Decimals:

@@ -62,6 +62,8 @@ class TableFile:
     empty: frozenset[str]
     """Columns without any value (in a text's first block)."""
     boolean: frozenset[str]
+    whole: frozenset[str]
+    """Columns of integers, or of true and false, or of lists of them (in a text's first block)."""
     times: dict[str, Any]
     """Columns of dates and times, with the types to read them as."""
     dialect: Dialect | None
@@ -262,6 +264,7 @@ def open_table(path: Path) -> TableFile:
             frozenset(field.name for field in schema if _is_number(arrow, field.type)) | listed,
             frozenset(field.name for field in schema if arrow.types.is_null(field.type)),
             frozenset(field.name for field in schema if arrow.types.is_boolean(field.type)),
+            frozenset(field.name for field in schema if _is_whole(arrow, field.type)),
             {field.name: kind for field in schema if (kind := _time_type(arrow, field.type)) is not None},
             dialect,
             described.decode(errors="replace") if described else None,
@@ -357,6 +360,11 @@ def _is_number(arrow: ModuleType, kind: Any) -> bool:
     if _is_list(arrow, kind):
         kind = kind.value_type
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+def _is_whole(arrow: ModuleType, kind: Any) -> bool:
+    kind = kind.value_type if _is_list(arrow, kind) else kind
+    return bool(arrow.types.is_integer(kind) or arrow.types.is_boolean(kind))
 
 
 def stem(path: Path) -> str:
