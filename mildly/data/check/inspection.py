@@ -112,6 +112,12 @@ class Inspection:
         """What the log calls a field of one number."""
         return usual if self.data.origin is None else self.data.origin.names.get(field, usual)
 
+    @property
+    def next_is_following_row(self) -> bool:
+        """Whether the log is known to have no next observations of its own."""
+        names = {} if self.data.origin is None else self.data.origin.names
+        return bool(names) and "next_observations" not in names
+
     def places(self, rows: Sequence[int] | Array, total: int | None = None) -> str:
         """Where rows stand, the first of them: `lines 3, 17`, or `rows 2, 16` where the log has no lines."""
         first = [int(row) for row in rows[:NAMED]]

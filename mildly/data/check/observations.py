@@ -28,7 +28,10 @@ def not_finite(inspection: Inspection) -> Iterator[Finding]:
         if facts.bad.any():
             where = "" if name == "rewards" else f" in {inspection.column_names(np.flatnonzero(facts.bad), name)}"
             values = counted(int(facts.bad.sum()), "value")
-            places.append(f"{name}: {values}{where}, first in {inspection.places(facts.bad_rows)}")
+            follow = name == "next_observations" and inspection.next_is_following_row
+            places.append(
+                f"{name}: {values}{where}, first {'behind' if follow else 'in'} {inspection.places(facts.bad_rows)}"
+            )
     if places:
         yield Finding(
             "error",

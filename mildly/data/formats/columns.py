@@ -85,9 +85,10 @@ class Columns:
         return tuple(name for name in (self.terminated, self.truncated, self.first, self.last) if name is not None)
 
     @property
-    def flag_names(self) -> dict[str, str]:
-        """What the fields of one number are called."""
+    def field_names(self) -> dict[str, str]:
+        """What the fields are called that a data set does not keep the names of."""
         names = {"rewards": str(self.reward), "terminated": self.terminated, "truncated": self.truncated}
+        names |= {"next_observations": listed(self.next_obs) or None}
         return {field: name for field, name in names.items() if name is not None}
 
     @property

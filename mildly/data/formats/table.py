@@ -60,7 +60,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     limit = memory_limit(options.max_memory)
     size = _expected_bytes(sheets, columns, limit)
     lines = Lines(sheets)
-    origin = Origin(lines.places, columns.flag_names)
+    origin = Origin(lines.places, columns.field_names)
     log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, origin=origin, notes=list(meta.notes))
     clock = search.clock if columns.time is not None else None
     if stored is None:
