@@ -13,8 +13,8 @@ from mildly.errors import MildlyError
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _OTHER = {".": ",", ",": "."}
-_WRITTEN = {sign: rf"[-+]?(?:\d+[{sign}]\d*|[{sign}]\d+)(?:[eE][-+]?\d+)?" for sign in _OTHER}
-_WHOLE = r"[-+]?\d+(?:[eE][-+]?\d+)?|[-+]?(?:inf|Inf|INF|infinity|Infinity)"
+_WRITTEN = {sign: rf"-?(?:\d+[{sign}]\d*|[{sign}]\d+)(?:[eE][-+]?\d+)?" for sign in _OTHER}
+_WHOLE = r"-?\d+(?:[eE][-+]?\d+)?|-?(?:inf|Inf|INF|infinity|Infinity)"
 _THOUSANDS = r"[-+]?[1-9]\d{0,2}(?:[.,]\d{3})+"  # or thousandths, which nobody can tell
 _IN_BRACKETS, _BETWEEN = "[]() \t\r\n", r"[,;\s]+"
 _PACKED = "RLlib packs its columns unless output_compress_columns is empty: write the table again without."
