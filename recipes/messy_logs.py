@@ -7,8 +7,8 @@
 - `vehicle/`: a vehicle that follows a road, one CSV file for each drive, with next observations.
 
 Each plant is a small differential equation, run by operators of different skill with a sensible hand controller, some
-noise on their actions, and a reward in the log. `FAULTS` lists what is planted: kind, column, place, the finding that
-tells it, and the stage that can see it: `check` looks at assembled transitions, `reading` at the lines of the file.
+noise on their actions, and a reward in the log. `FAULTS` lists what is planted: kind, column, place, and the finding of
+`mildly data check` that tells it.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ class Fault:
     log: str
     kind: str
     finding: str
-    """The code of the finding that tells it; for the stage `reading`, a word that the message must hold."""
+    """The code of the finding that tells it."""
     column: str = ""
     at: tuple[tuple[int, int], ...] = ()
     """Episode and step of each place, in the clean log; empty where all of the column is meant."""
     value: float = float("nan")
     rows: int = 1
-    stage: str = "check"
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("building", "constant column", "observation-constant", "obs_door", value=1.0),
     Fault("building", "copied column", "observation-duplicated", "obs_sun", value=1.0),
     Fault("building", "saturated", "action-saturated", "action_fan", value=0.6),
-    Fault("building", "units row", "unit", stage="reading"),
-    Fault("building", "decimal point", "decimal", "obs_room", ((7, 15),), stage="reading"),
-    Fault("building", "swapped", "order", "timestamp", ((30, 40),), stage="reading"),
-    Fault("building", "deleted", "gap", "timestamp", ((38, 50),), rows=12, stage="reading"),
+    Fault("building", "units row", "units-row", at=((0, 0),)),
+    Fault("building", "decimal point", "decimal-mixed", "obs_room", ((7, 15),)),
+    Fault("building", "swapped", "rows-swapped", "timestamp", ((30, 40),)),
+    Fault("building", "deleted", "time-gaps", "timestamp", ((38, 50),), rows=12),
     Fault("tank", "time limit as terminal", "time-limit-as-terminal", "terminated"),
     Fault("tank", "missing", "nan", "obs_level", ((6, 77), (29, 12))),
     Fault("tank", "value", "sentinel", "obs_inflow", ((2, 90), (15, 41), (34, 100)), 32767.0),
@@ -104,10 +103,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("tank", "spike", "spike", "obs_temperature", ((10, 80),), 25.0),
     Fault("tank", "unit change", "unit-change", "obs_ambient", ((22, 0),)),
     Fault("tank", "stuck", "stuck", "obs_pressure", ((27, 40),), rows=45),
-    Fault("tank", "wrong flag", "flagged", "terminated", ((13, 90),), 1.0, stage="reading"),
-    Fault("tank", "clock jump", "clock", "timestamp", ((18, 30),), stage="reading"),
-    Fault("tank", "swapped", "order", "timestamp", ((25, 61),), stage="reading"),
-    Fault("tank", "deleted", "gap", "timestamp", ((33, 50),), rows=20, stage="reading"),
+    Fault("tank", "wrong flag", "flag-inside-episode", "terminated", ((13, 90),), 1.0),
+    Fault("tank", "clock jump", "time-goes-back", "timestamp", ((18, 30),)),
+    Fault("tank", "swapped", "rows-swapped", "timestamp", ((25, 61),)),
+    Fault("tank", "deleted", "time-gaps", "timestamp", ((33, 50),), rows=20),
     Fault("vehicle", "wrong next", "next-observation-wrong", "next_obs_offset", ((4, 30), (21, 77)), 0.5),
     Fault("vehicle", "swapped", "rows-swapped", at=((8, 50),)),
     Fault("vehicle", "deleted", "episode-jumps", at=((16, 60),), rows=15),
@@ -116,8 +115,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("vehicle", "value", "sentinel", "obs_speed", ((11, 20), (34, 90)), 1e10),
     Fault("vehicle", "missing", "nan", "action_steer", ((19, 70),)),
     Fault("vehicle", "value", "action-outliers", "action_throttle", ((27, 33),), 40.0),
-    Fault("vehicle", "units row", "unit", at=((2, 0),), stage="reading"),
-    Fault("vehicle", "decimal comma", "decimal", "obs_heading", ((36, 18),), stage="reading"),
+    Fault("vehicle", "units row", "units-row", at=((2, 0),)),
+    Fault("vehicle", "decimal comma", "decimal-mixed", "obs_heading", ((36, 18),)),
 )
 
 
@@ -307,7 +306,11 @@ def write(log: str, folder: Path, faults: Sequence[Fault] = ()) -> tuple[Path, l
     path, where = {"building": _write_building, "tank": _write_tank, "vehicle": _write_vehicle}[log](
         table, folder, mine
     )
-    return path, [Planted(fault, at, tuple(where(row) for row in at)) for fault, at in rows.items()]
+    shift = {fault: int(fault.kind == "units row") for fault in mine}  # it is the line above its first row
+    return path, [
+        Planted(fault, at, tuple((file, line - shift[fault]) for file, line in map(where, at)))
+        for fault, at in rows.items()
+    ]
 
 
 Where = Callable[[int], tuple[str, int]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from mildly.action_space import ActionSpace
 from mildly.data.dataset import ACTION_TOLERANCE, Array, Meta, blocks
 from mildly.data.findings import Remark
 from mildly.data.options import ImportOptions
+from mildly.data.origin import Origin, column_name, place
 from mildly.errors import MildlyError
 
 _REACHES = 0.9  # actions that fill [-1, 1] to this, where the environment's bounds are wider, look scaled already
@@ -29,6 +32,7 @@ def scale_actions(
     where: str,
     scaled: bool = False,
     refuse: bool = True,
+    origin: Origin | None = None,
 ) -> Meta:
     """Map actions to [-1, 1] in place; the description returned remembers the bounds, so that a policy can undo it.
 
@@ -40,8 +44,10 @@ def scale_actions(
         where: the file, for messages.
         scaled: whether the actions are known to be in [-1, 1] already.
         refuse: raise at actions beyond the bounds, unless told to clip them.
+        origin: where the rows stand in the log, for messages.
     """
-    space, scaled, clipped = _space(actions, meta, options, notes, where, scaled=scaled or options.scaled)
+    cell = partial(_cell, meta=meta, origin=origin)
+    space, scaled, clipped = _space(actions, meta, options, notes, where, cell, scaled=scaled or options.scaled)
     units = ActionSpace.unit(space.size) if scaled else space
     clipped |= options.clip_actions
     beyond = 0
@@ -53,7 +59,7 @@ def scale_actions(
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise MildlyError(
                 f"{where}: 'actions' must lie between {units.low[column]:g} and "
-                f"{units.high[column]:g}, but row {rows.start + row}, column {column} is "
+                f"{units.high[column]:g}, but {cell(rows.start + row, column)} is "
                 f"{actions[rows][row, column]:.6g}. Give the right bounds with --action-low and --action-high, or clip "
                 "the actions with --clip-actions, as most environments do."
             )
@@ -69,8 +75,20 @@ def scale_actions(
     return dataclasses.replace(meta, action_space=None if space.is_unit else space)
 
 
+def _cell(row: int, column: int, *, meta: Meta, origin: Origin | None) -> str:
+    """`row 5, column 2`, by the log's own lines and names where they are known."""
+    return f"{place(origin, row)}, {column_name(meta.action_names, column)}"
+
+
 def _space(
-    actions: Array, meta: Meta, options: ImportOptions, notes: list[str], where: str, *, scaled: bool
+    actions: Array,
+    meta: Meta,
+    options: ImportOptions,
+    notes: list[str],
+    where: str,
+    cell: Callable[[int, int], str],
+    *,
+    scaled: bool,
 ) -> tuple[ActionSpace, bool, bool]:
     """The environment's units, whether the actions are in [-1, 1] already, and whether outliers must be clipped.
 
@@ -81,7 +99,7 @@ def _space(
     if stated is None:
         if scaled:
             return ActionSpace.unit(size), True, False
-        space, outliers = _found_space(actions, where)
+        space, outliers = _found_space(actions, where, cell)
         notes += [outliers.note()] if outliers is not None else []
         if space is None:
             notes.append(
@@ -148,7 +166,9 @@ def _given_space(low: tuple[float, ...], high: tuple[float, ...], size: int, whe
         raise MildlyError(f"{where}: action-low and action-high: {error}") from error
 
 
-def _found_space(actions: Array, where: str) -> tuple[ActionSpace | None, Remark | None]:
+def _found_space(
+    actions: Array, where: str, cell: Callable[[int, int], str]
+) -> tuple[ActionSpace | None, Remark | None]:
     """The bounds that the data show, column by column; none where the actions are to be kept. And outliers, if any.
 
     Actions that lie within [-1, 1] and use both signs look scaled already: a column's own smallest and largest value
@@ -156,7 +176,7 @@ def _found_space(actions: Array, where: str) -> tuple[ActionSpace | None, Remark
     """
     low, high = np.full(actions.shape[1], np.inf), np.full(actions.shape[1], -np.inf)
     least, most = _likely(actions)
-    beyond = _Outliers()
+    beyond = _Outliers(cell)
     for rows in blocks(len(actions)):
         block = np.where(np.isfinite(actions[rows]), actions[rows], np.nan)
         far = (block < least) | (block > most)
@@ -190,14 +210,15 @@ def _likely(actions: Array) -> tuple[Array, Array]:
 class _Outliers:
     """Values far from all others of their column."""
 
-    def __init__(self) -> None:
+    def __init__(self, cell: Callable[[int, int], str]) -> None:
+        self.cell = cell
         self.count = 0
         self.first: list[str] = []
 
     def add(self, start: int, values: Array, far: Array) -> None:
         self.count += int(far.sum())
         for row, column in np.argwhere(far)[: max(_NAMED - len(self.first), 0)].tolist():
-            self.first.append(f"{values[row, column]:.6g} in row {start + row}, action column {column}")
+            self.first.append(f"{values[row, column]:.6g} in {self.cell(start + row, column)}")
 
     def remark(self) -> Remark | None:
         if not self.count:

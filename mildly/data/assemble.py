@@ -3,7 +3,7 @@
 Every reader gives a `Log`: rows in order, with or without next observations, actions in whatever units. The stages here
 are the same for all of them:
 
-1. short gaps are filled, if that was asked for (`fill.py`),
+1. codes that stand for a missing value become NaN, and short gaps are filled, if that was asked for (`fill.py`),
 2. a known time limit corrects the flags of the episodes it ended,
 3. next observations come from the following row where the log has none,
 4. rows with NaN are left out, if that was asked for; an episode remains one (`gaps.py`),
@@ -21,7 +21,7 @@ import numpy as np
 
 from mildly.data.actions import scale_actions
 from mildly.data.dataset import DTYPES, FIELDS, Array, Dataset, Meta
-from mildly.data.fill import filled, parse_fill
+from mildly.data.fill import REWARD, Codes, filled, parse_fill, without_codes
 from mildly.data.gaps import GapCounter
 from mildly.data.memory import Limit
 from mildly.data.options import ImportOptions
@@ -67,11 +67,11 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
     """Run all stages into a sink; the data set holds the sink's arrays."""
     meta = _described(log, options)
     steps = log.steps
-    if options.fill is not None:
-        steps = _filled(steps, options, log)
+    if options.missing is not None or options.fill is not None:
+        steps = _repaired(steps, options, log)
     if options.time_limit is not None:
         steps = _without_time_limit(steps, options.time_limit, log.notes)
-    transitions, counter = _with_next(steps, log.notes), GapCounter()
+    transitions, counter = _with_next(steps, log.notes), GapCounter(log.gaps)
     if options.drop_bad_rows:
         transitions = _without_bad_rows(transitions, log.notes, counter)
     rows = 0
@@ -80,26 +80,47 @@ def assemble(log: Log, options: ImportOptions, sink: Sink, *, verify: bool = Tru
             if len(block.rewards):
                 sink.append(block._asdict())
                 rows += len(block.rewards)
+                if log.origin is not None and block.numbers is not None:
+                    log.origin.add(block.numbers)
     if rows == 0:
         raise MildlyError(f"{log.where}: no row has a next observation, so there is nothing to learn from.")
     arrays = sink.arrays()
+    origin = log.origin if log.origin is not None and log.origin.count == rows else None
     meta = _with_fitting_names(meta, arrays["observations"].shape[1], arrays["actions"].shape[1])
-    meta = scale_actions(arrays["actions"], meta, options, log.notes, where=log.where, scaled=log.scaled, refuse=verify)
+    meta = scale_actions(
+        arrays["actions"],
+        meta,
+        options,
+        log.notes,
+        where=log.where,
+        scaled=log.scaled,
+        refuse=verify,
+        origin=origin,
+    )
     meta = dataclasses.replace(meta, notes=tuple(log.notes))
-    return Dataset.adopt(arrays, meta, log.where, gaps=counter.gaps(), verify=verify)
+    gaps = counter.gaps() if options.drop_bad_rows else log.gaps
+    return Dataset.adopt(arrays, meta, log.where, gaps=gaps, origin=origin, verify=verify)
 
 
-def _filled(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Iterator[Steps]:
-    """The rows with short gaps filled, by the names of their columns, or else by their numbers."""
+def _repaired(steps: Iterator[Steps], options: ImportOptions, log: Log) -> Iterator[Steps]:
+    """The rows without codes and with short gaps filled, by the names of their columns, or else by their numbers."""
     first = next(steps, None)
-    if first is None or options.fill is None:
+    if first is None:
         return
     sizes = first.observations.shape[1], first.actions.shape[1]
     meta = _with_fitting_names(log.meta, *sizes)
     observations = meta.observation_names or tuple(f"obs_{i}" for i in range(sizes[0]))
     actions = meta.action_names or tuple(f"action_{i}" for i in range(sizes[1]))
-    plan = parse_fill(options.fill, options.max_fill, observations, actions, log.where)
-    yield from filled(itertools.chain([first], steps), plan, log.notes)
+    steps = itertools.chain([first], steps)
+    if options.missing is not None:
+        names = [*observations, *actions, REWARD]
+        known = log.codes is not None and log.codes.numbers.keys() >= {*names}  # a column of lists has several names
+        codes = log.codes if known and log.codes else Codes(options.missing, names, log.where)
+        steps = without_codes(steps, codes, observations, actions, log.notes)
+    if options.fill is not None:
+        plan = parse_fill(options.fill, options.max_fill, observations, actions, log.where)
+        steps = filled(steps, plan, log.notes)
+    yield from steps
 
 
 def _described(log: Log, options: ImportOptions) -> Meta:
@@ -205,6 +226,7 @@ def _shifted(steps: Steps, *, end: bool = False) -> tuple[Steps, int]:
         terminated[known],
         cut[known],
         steps.observations[following],
+        None if steps.numbers is None else steps.numbers[known],
     )
     return ready.part(~gone[known]), int(gone[known].sum())
 

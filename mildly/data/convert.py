@@ -80,6 +80,11 @@ def convert(
     with _scratch(beside, path) as folder:  # files are written from a mapped set
         data = _into_folder(source, folder / "set", options, data_dir, tell, shown=name)
         export(data, target)
+    if data.gaps is not None:
+        tell(
+            f"Rows are missing inside {int((data.gaps.rows > 0).sum()):,} episode(s), which {name} cannot tell: their "
+            "parts are episodes of their own there. A folder keeps them whole."
+        )
     if path.name.lower().endswith(_PLAIN_TEXT):
         tell(f"{path.name} cannot say what its actions mean: read it back with {_way_back(data.meta)}")
     return data
@@ -154,7 +159,7 @@ def _into_folder(
         options = dataclasses.replace(options, name=name)  # the file's name says no more than the new one does
     with Writer(folder, expected=log.size or 0, shown=shown) as writer:
         data = assemble(log, options, writer)
-        writer.finish(data.meta)
+        writer.finish(data.meta, data.gaps)
     for note in data.meta.notes[len(log.meta.notes) :]:
         tell(note)
     return Dataset.load(folder, verify=False)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from mildly.action_space import UNKNOWN, ActionSpace
 from mildly.data.gaps import Gaps
 from mildly.data.memory import check_npy_header
+from mildly.data.origin import Origin, column_name, place
 from mildly.errors import MildlyError
 from mildly.files import read_own_json
 
@@ -111,6 +112,8 @@ class Dataset:
     meta: Meta
     gaps: Gaps | None = None
     """What is missing inside episodes; None where nothing is."""
+    origin: Origin | None = None
+    """Where the rows stand in the log that they were read from just now; it is not saved."""
 
     @classmethod
     def from_arrays(
@@ -140,7 +143,14 @@ class Dataset:
 
     @classmethod
     def adopt(
-        cls, arrays: Mapping[str, Array], meta: Meta, where: str, *, gaps: Gaps | None = None, verify: bool = True
+        cls,
+        arrays: Mapping[str, Array],
+        meta: Meta,
+        where: str,
+        *,
+        gaps: Gaps | None = None,
+        origin: Origin | None = None,
+        verify: bool = True,
     ) -> Dataset:
         """A data set of arrays that have the schema's types already and may be changed: no copy is made.
 
@@ -149,8 +159,9 @@ class Dataset:
         """
         _check_shapes(arrays, meta, where)
         arrays["truncated"][-1] |= not arrays["terminated"][-1]
-        fingerprint = _examine(arrays, gaps, where, clip=True) if verify else ""
-        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint), gaps=gaps)
+        data = cls(**arrays, meta=meta, gaps=gaps, origin=origin)
+        fingerprint = _examine(data, where, clip=True) if verify else ""
+        return dataclasses.replace(data, meta=dataclasses.replace(meta, fingerprint=fingerprint))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, verify: bool = True) -> Dataset:
@@ -164,13 +175,13 @@ class Dataset:
         _check_shapes(arrays, meta, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
-        gaps = _open_gaps(folder, arrays)
+        data = cls(**arrays, meta=meta, gaps=_open_gaps(folder, arrays), origin=None)
         if not verify:
-            return cls(**arrays, meta=meta, gaps=gaps)
-        fingerprint = _examine(arrays, gaps, str(folder))
+            return data
+        fingerprint = _examine(data, str(folder))
         if meta.fingerprint not in ("", fingerprint):
             raise MildlyError(f"{folder}: its content is not what was saved (the fingerprint differs). Copy it again.")
-        return cls(**arrays, meta=dataclasses.replace(meta, fingerprint=fingerprint), gaps=gaps)
+        return dataclasses.replace(data, meta=dataclasses.replace(meta, fingerprint=fingerprint))
 
     @staticmethod
     def describe(folder: Path) -> Meta:
@@ -204,6 +215,14 @@ class Dataset:
     def action_size(self) -> int:
         """How many numbers an action has."""
         return int(self.actions.shape[1])
+
+    def place(self, row: int) -> str:
+        """Where a row stands: in the log that it was read from, or by its number."""
+        return place(self.origin, row)
+
+    def column_name(self, column: int, field: str = "observations") -> str:
+        """What the log calls a column, or else `column 3`."""
+        return column_name(self.meta.action_names if field == "actions" else self.meta.observation_names, column)
 
     def segments(self) -> list[slice]:
         """The stretches of rows that follow each other without a gap: whole episodes, or parts of them."""
@@ -321,44 +340,46 @@ def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
         raise MildlyError(f"{where}: its action space has {meta.action_space.size} dimensions, 'actions' {columns}.")
 
 
-def _examine(arrays: Mapping[str, Array], gaps: Gaps | None, where: str, *, clip: bool = False) -> str:
+def _examine(data: Dataset, where: str, *, clip: bool = False) -> str:
     """Raise if the content would spoil a training; else its fingerprint. One pass, since a set may not fit memory.
 
     With `clip`, actions that rounding has put beyond [-1, 1] are clipped, in place.
     """
     digest = hashlib.sha256()
     for name in FIELDS:
-        array = arrays[name]
+        array = getattr(data, name)
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
         for rows in blocks(len(array)):
             block = array[rows]
-            _check_finite(block, name, rows.start, where)
+            _check_finite(data, block, name, rows.start, where)
             if name == "actions":
-                _check_bounds(block, rows.start, where)
+                _check_bounds(data, block, rows.start, where)
                 if clip:
                     np.clip(block, -1.0, 1.0, out=block)
             digest.update(np.ascontiguousarray(block).data)
-    if gaps is not None:
-        digest.update(gaps.to_table().data)
+    if data.gaps is not None:
+        digest.update(data.gaps.to_table().data)
     return digest.hexdigest()
 
 
-def _check_finite(block: Array, name: str, start: int, where: str) -> None:
+def _check_finite(data: Dataset, block: Array, name: str, start: int, where: str) -> None:
     bad = ~np.isfinite(block)
     if bad.any():
-        row = start + int(np.argwhere(bad)[0][0])
+        row, *columns = np.argwhere(bad)[0].tolist()
+        column = f", {data.column_name(columns[0], name)}" if columns else ""
         raise MildlyError(
-            f"{where}: '{name}' has NaN or infinite values, first in row {row}. "
-            "Repair those rows, or leave them out with mildly data convert SRC DST --drop-bad-rows."
+            f"{where}: '{name}' has NaN or infinite values, first in {data.place(start + row)}{column}. Repair those "
+            "rows, or leave them out with mildly data convert SRC DST --drop-bad-rows; --fill interpolate fills short "
+            "gaps. mildly data check tells where they are."
         )
 
 
-def _check_bounds(actions: Array, start: int, where: str) -> None:
+def _check_bounds(data: Dataset, actions: Array, start: int, where: str) -> None:
     outside = np.abs(actions) > 1.0 + ACTION_TOLERANCE
     if outside.any():
         row, column = (int(i) for i in np.argwhere(outside)[0])
         raise MildlyError(
-            f"{where}: 'actions' must lie in [-1, 1], but row {start + row}, column {column} "
-            f"is {actions[row, column]:.6g}. Rescale the actions with the environment's bounds first "
-            "(ActionSpace.to_unit); Meta's action_space remembers them."
+            f"{where}: 'actions' must lie in [-1, 1], but {data.place(start + row)}, "
+            f"{data.column_name(column, 'actions')} is {actions[row, column]:.6g}. Rescale the actions with the "
+            "environment's bounds first (ActionSpace.to_unit); Meta's action_space remembers them."
         )

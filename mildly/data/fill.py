@@ -1,4 +1,4 @@
-"""Fill cells that are missing, inside episodes and in short gaps only.
+"""Cells that are missing: codes that stand for a missing value, and filling, inside episodes and in short gaps only.
 
     previous       the last value before the gap: what a controller would have seen
     interpolate    a straight line from the value before to the value behind it
@@ -24,6 +24,10 @@ from mildly.errors import MildlyError
 
 Method = str | float
 """`previous`, `interpolate`, or a number."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+REWARD = "reward"
+"""What rewards are called, whatever the log says."""
+_ROUNDING = 1e-6
 LIMIT = 5
 """Rows of the longest gap that is filled, unless told otherwise."""
 
@@ -41,17 +45,14 @@ def parse_fill(
     text: str, limit: int | None, observations: Sequence[str], actions: Sequence[str], where: str
 ) -> FillPlan:
     """A plan from `previous`, `0`, or `temperature=interpolate,valve*=previous,0`; a method alone is for all others."""
-    names, rest = [*observations, *actions], None
+    names = [*observations, *actions]
+    rest: Method | None = None
     chosen: dict[str, Method] = {}
-    for part in text.split(","):
-        column, given, method = part.rpartition("=")
-        if not given:
+    for fitting, method in _parts(text, names, "--fill", where):
+        if fitting is None:
             rest = _method(method, where)
-            continue
-        fitting = [name for name in names if name == column.strip() or fnmatchcase(name, column.strip())]
-        if not fitting:
-            raise MildlyError(f"{where}: no column fits --fill '{column.strip()}'. Known: {', '.join(names)}.")
-        chosen |= dict.fromkeys(fitting, _method(method, where))
+        else:
+            chosen |= dict.fromkeys(fitting, _method(method, where))
     if limit is not None and limit < 1:
         raise MildlyError(f"max-fill must be at least 1, got {limit}.")
     plan = [chosen.get(name, rest) for name in names]
@@ -60,11 +61,65 @@ def parse_fill(
     )
 
 
+def _parts(text: str, names: Sequence[str], option: str, where: str) -> Iterator[tuple[list[str] | None, str]]:
+    """The columns that each part of an option means, None for all others, and what it says of them."""
+    for part in text.split(","):
+        column, given, value = (word.strip() for word in part.rpartition("="))
+        fitting = [name for name in names if name == column or fnmatchcase(name, column)]
+        if given and not fitting:
+            raise MildlyError(f"{where}: no column fits {option} '{column}'. Known: {', '.join(names)}.")
+        yield fitting if given else None, value
+
+
+class Codes:
+    """Numbers that stand for a missing value, by column."""
+
+    def __init__(self, text: str, names: Sequence[str], where: str) -> None:
+        """From `-999`, which is for all columns, or `-999,co2=65535`."""
+        self.count = 0  # cells that hold one
+        numbers: dict[str, list[float]] = {name: [] for name in names}
+        for fitting, value in _parts(text, list(numbers), "--missing", where):
+            if not _NUMBER.fullmatch(value):
+                raise MildlyError(f"{where}: --missing takes numbers, for all or as NAME=NUMBER, got '{value}'.")
+            for name in numbers if fitting is None else fitting:
+                numbers[name].append(float(value))
+        self.numbers = {name: np.array(some) for name, some in numbers.items()}
+
+    def cleared(self, values: Array, name: str, *, counts: bool = True) -> Array:
+        """A column with NaN in place of its codes."""
+        coded = np.isclose(values[:, None], self.numbers[name], rtol=_ROUNDING, atol=0.0).any(axis=1)
+        self.count += int(coded.sum()) * counts
+        return np.where(coded, np.nan, values).astype(np.result_type(values.dtype, np.float32))
+
+
+def without_codes(
+    steps: Iterator[Steps], codes: Codes, observations: Sequence[str], actions: Sequence[str], notes: list[str]
+) -> Iterator[Steps]:
+    """The rows with NaN in place of codes, by the names of their columns."""
+
+    def cleared(table: Array, names: Sequence[str], *, counts: bool = True) -> Array:
+        columns = (codes.cleared(table[:, i], name, counts=counts) for i, name in enumerate(names))
+        return np.stack(list(columns), axis=1)
+
+    for block in steps:
+        following = block.next_observations
+        yield block._replace(
+            observations=cleared(block.observations, observations),
+            actions=cleared(block.actions, actions),
+            rewards=codes.cleared(block.rewards, REWARD),
+            next_observations=None if following is None else cleared(following, observations, counts=False),
+        )
+    notes.append(
+        f"{codes.count:,} cell(s) hold a code for a missing value."
+        if codes.count
+        else "No cell holds one of these codes, so that --missing had no effect."
+    )
+
+
 def _method(text: str, where: str) -> Method:
-    text = text.strip()
     if text in ("previous", "interpolate"):
         return text
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+    if _NUMBER.fullmatch(text):
         return float(text)
     raise MildlyError(f"{where}: --fill takes previous, interpolate or a number, for all or as NAME=..., got '{text}'.")
 

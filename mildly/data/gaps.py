@@ -48,7 +48,10 @@ class Gaps(NamedTuple):
 class GapCounter:
     """Follows rows that are kept or lost, block by block, and tells the gaps in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Gaps | None = None) -> None:
+        """`known`: what is missing already, of the episodes that will come."""
+        self.known = known
+        self.seen = self.number = 0  # rows; episodes
         self.kept = 0  # rows of all episodes
         self.before = 0  # rows kept when the running episode began
         self.lost, self.reward = 0, 0.0  # of the running episode
@@ -57,7 +60,10 @@ class GapCounter:
         """Episodes of which no row is left."""
 
     def add(self, lost: Array, rewards: Array, ends: Array) -> None:
-        """Rows in order: which are lost, their rewards, and which of them end an episode."""
+        """Rows in order: which are lost, their rewards, and which of them end an episode (or stand before a gap)."""
+        if self.known is not None:
+            ends = np.isin(np.arange(self.seen, self.seen + len(ends)), self.known.ends - 1)
+        self.seen += len(ends)
         start = 0
         for end in np.flatnonzero(ends).tolist():
             self._count(lost[start : end + 1], rewards[start : end + 1])
@@ -80,6 +86,10 @@ class GapCounter:
         self.reward += float(gone.sum()) if np.isfinite(gone).all() else np.nan
 
     def _finish(self) -> None:
+        if self.known is not None and self.number < len(self.known.ends):
+            self.lost += int(self.known.rows[self.number])
+            self.reward += float(self.known.rewards[self.number])
+        self.number += 1
         if self.kept > self.before:
             self.entries.append((self.kept, self.lost, self.reward))
         elif self.lost:

@@ -67,6 +67,8 @@ class ImportOptions:
     """Episodes that end after exactly this many steps ended by a time limit, whatever the log says."""
     drop_bad_rows: bool = False
     """Leave out rows with NaN or infinite values. Their episodes go on behind them."""
+    missing: str | None = None
+    """Numbers that stand for a missing value, such as -999: of all columns, or by name, as in "-999,co2=65535"."""
     fill: str | None = None
     """Fill missing cells of observations and actions: previous, interpolate or a number, for all columns or by name, as
     in "temperature=interpolate,valve*=previous,0"."""

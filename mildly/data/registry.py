@@ -102,10 +102,9 @@ def _open_path(path: Path, options: ImportOptions) -> Log:
         return formats.read(path, options)
     refuse(options, (*COLUMN_OPTIONS, *TABLE_OPTIONS), str(path), _FIELDS_KNOWN)
     data = Dataset.load(path, verify=False)
-    fields = Steps._fields
-    steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in fields}) for rows in blocks(len(data)))
+    steps = (Steps(**{name: np.array(getattr(data, name)[rows]) for name in FIELDS}) for rows in blocks(len(data)))
     size = sum(int(getattr(data, name).nbytes) for name in FIELDS)
-    return Log(data.meta, steps, where=str(path), scaled=True, size=size, notes=list(data.meta.notes))
+    return Log(data.meta, steps, where=str(path), scaled=True, size=size, gaps=data.gaps, notes=list(data.meta.notes))
 
 
 def find(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:

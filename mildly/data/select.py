@@ -37,7 +37,7 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
     except OSError as error:
         where = tempfile.gettempdir()
         raise MildlyError(f"{dataset.meta.name}: its best episodes cannot be copied to {where} ({error}).") from error
-    return dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps)
+    return dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps, origin=None)
 
 
 def _pick(column: Array, episodes: Sequence[slice]) -> Array:

@@ -144,7 +144,7 @@ def _share(ray: Any, folder: str) -> _SharedDataset:
     described = data.meta.to_json()
     arrays = {name: np.asarray(getattr(data, name)) for name in FIELDS}
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-    return _SharedDataset(key, [ray.put({"meta": described, **arrays})])
+    return _SharedDataset(key, [ray.put({"meta": described, "gaps": data.gaps, **arrays})])
 
 
 def _run_on_node(described: dict[str, Any], shared: _SharedDataset) -> None:

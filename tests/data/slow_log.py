@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mildly.data.assemble import Steps
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import FIELDS, Dataset
 
 WIDTH, ACTIONS = 2, 2
 
@@ -117,7 +117,7 @@ def steps_of(rows: list[Row]) -> Steps:
 def assert_same(dataset: Dataset, made: list[Row]) -> None:
     """A data set holds these transitions and no others."""
     expected = steps_of(made)
-    for name in Steps._fields:
+    for name in FIELDS:
         np.testing.assert_array_equal(getattr(dataset, name), getattr(expected, name), err_msg=name)
 
 

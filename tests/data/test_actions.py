@@ -173,7 +173,7 @@ def test_bounds_found_in_the_data_ignore_isolated_outliers_and_say_so(refuse: bo
     assert actions[500, 0] == 1
     found = Remark.of(notes[0])
     assert (found.severity, found.code) == ("warning", "action-outliers")
-    assert found.evidence == "2 value(s): -999 in row 17, action column 0; 65535 in row 500, action column 0."
+    assert found.evidence == "2 value(s): -999 in row 17, column 0; 65535 in row 500, column 0."
 
 
 def test_an_outlier_among_scaled_actions_is_clipped_and_the_others_are_kept() -> None:

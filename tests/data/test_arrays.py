@@ -232,8 +232,8 @@ def test_a_flag_within_an_episode_is_told(tmp_path: Path, save: Save) -> None:
     dataset = load_dataset(save(tmp_path, {**LOG, "episode_id": np.zeros(6)}))
     assert_golden(dataset)
     assert any(
-        note.startswith("1 row(s) are flagged as an episode's last, but by 'episode_id'")
-        for note in (dataset.meta.notes)
+        "(flag-inside-episode)" in note and "1 row(s), flagged by 'terminals' or 'timeouts': row 2." in note
+        for note in dataset.meta.notes
     )
 
 

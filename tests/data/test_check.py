@@ -20,6 +20,7 @@ from mildly.data.check import Finding, check
 from mildly.data.check.checks import QUICK, THOROUGH
 from mildly.data.check.inspection import Inspection, figure, named, percent
 from mildly.data.dataset import FIELDS, Dataset, Meta
+from mildly.data.origin import Place, worded
 from mildly.data.registry import builtin_names, load_dataset
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -107,7 +108,7 @@ def test_copied_columns_are_told_and_constant_ones_are_not_copies() -> None:
     data.observations[:, [0, 2]] = 1.0
     assert found(data, "observation-duplicated") is None
     data.observations[:, 3] = data.observations[:, 1]
-    assert "3 repeats 1" in problem(data, "observation-duplicated").evidence
+    assert "Column 3 repeats column 1" in problem(data, "observation-duplicated").evidence
     swapped = np.array(data.observations)
     swapped[[0, 1], 3] = swapped[[1, 0], 3]  # same numbers in another order
     assert found(changed(data, observations=swapped), "observation-duplicated") is None
@@ -477,7 +478,9 @@ def test_facts_about_columns_are_those_of_numpy_however_the_rows_are_cut(monkeyp
 def test_texts_name_no_more_than_five() -> None:
     assert named("row", [4]) == "row 4"
     assert named("column", range(7)) == "columns 0, 1, 2, 3, 4 and 2 more"
-    assert named("row", [1, 2, 3], 1003) == "rows 1, 2, 3 and 1,000 more"
+    assert worded([Place("", "row", row) for row in (1, 2, 3)], 1003) == "rows 1, 2, 3 and 1,000 more"
+    places = [Place("a.csv", "line", 3), Place("a.csv", "line", 8), Place("b.csv", "line", 2)]
+    assert worded(places, 5) == "a.csv lines 3, 8, b.csv line 2 and 2 more"
     assert [percent(share) for share in (0.00123, 0.5, 0.9971, 1.0)] == ["0.123 %", "50 %", "99.7 %", "100 %"]
     assert [figure(number) for number in (-1234.5, 12.3456, 1e9)] == ["-1,234", "12.35", "1e+09"]
 

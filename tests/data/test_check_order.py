@@ -20,7 +20,7 @@ def moved(data: Dataset, rows: Any) -> Dataset:
 def test_swapped_rows_are_told_as_a_pair_and_not_as_missing_ends() -> None:
     data = made()
     finding = problem(moved(data, np.r_[:50, 51, 50, 52:2000]), "rows-swapped")
-    assert finding.evidence == "Rows 50 and 51."
+    assert finding.evidence == "In rows 50, 51."
     assert found(moved(data, np.r_[:50, 51, 50, 52:2000]), "episode-jumps") is None
 
 
@@ -30,7 +30,7 @@ def test_missing_rows_are_told_by_the_row_before_the_gap() -> None:
 
 def test_a_row_that_is_there_twice_is_told_once() -> None:
     twice = moved(made(), np.r_[:50, 49, 50:2000])
-    assert "Row 50 of 2,001 rows" in problem(twice, "row-repeated").evidence
+    assert "1 copy in row 50 (of 2,001 rows)" in problem(twice, "row-repeated").evidence
     assert found(twice, "episode-jumps") is found(twice, "rows-swapped") is None
 
 
@@ -90,7 +90,7 @@ def test_a_flag_in_the_middle_of_an_episode_is_told_with_its_row(name: str) -> N
     assert found(data, "end-continues") is None
     finding = problem(flagged(data, 1033, name), "end-continues")
     assert finding.severity == "warning"
-    assert finding.evidence.startswith("Row 1033, of 40 ends")
+    assert finding.evidence.startswith("In row 1033, of 40 ends")
 
 
 def test_ends_of_a_process_that_goes_on_are_no_mistakes() -> None:

@@ -160,3 +160,25 @@ def test_choices_bring_no_advice_for_amounts(tmp_path: Path) -> None:
         found[name] = codes(load_dataset(tmp_path / f"{name}.npz"))
     assert {"action-saturated", "deterministic-behavior"} <= found["amounts"].keys()
     assert not {"action-saturated", "deterministic-behavior"} & found["choices"].keys()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_integers_of_few_values_in_a_table_are_choices(tmp_path: Path, ending: str, refused: Refused) -> None:
+    import pyarrow as arrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    path = tmp_path / f"log.{ending}"
+    write = arrow.csv.write_csv if ending == "csv" else arrow.parquet.write_table
+    rows = np.arange(60)
+    columns = {"temp": np.sin(rows), "heater": rows % 3, "valve": np.cos(rows), "reward": rows / 7}
+    write(arrow.table(columns), path)
+    told = "'heater' holds 3 whole numbers (0, 1, 2)"
+    assert told in str(load_dataset(path, action="heater").meta.notes)
+    assert told in str(load_dataset(path, action="heater,valve").meta.notes)
+    words = "The actions are discrete", "not supported yet", told
+    reading = ImportOptions(action="heater")
+    refused(train_tiny, *words, algorithm="bc", out=tmp_path / "run", dataset=str(path), reading=reading)
+    amounts = load_dataset(path, action="heater", action_low=0, action_high=2)
+    assert "discrete" not in str(amounts.meta.notes)
+    assert "discrete" not in str(load_dataset(path, action="valve").meta.notes)

@@ -143,7 +143,7 @@ def test_without_episodes_and_flags_all_rows_are_one_episode_and_the_notes_say_s
 
 def test_empty_cells_are_nan_and_can_be_left_out(tmp_path: Path, refused: Refused) -> None:
     path = written(tmp_path, "log.csv", "x,u,r\n1,-1,1\n2,1,\n3,1,4\n4,NaN,8\n5,-1,16\n6,1,32\n")
-    refused.dataset(path, "'actions' has NaN or infinite values, first in row 3")
+    refused.dataset(path, "'actions' has NaN or infinite values, first in line 5, 'u'")
     dataset = load_dataset(path, drop_bad_rows=True)
     assert dataset.rewards.tolist() == [1, 4, 16]
     assert dataset.truncated.tolist() == [True, True, True]
@@ -300,7 +300,10 @@ def test_steps_may_start_anew_behind_a_flag_which_is_told_within_an_episode(tmp_
         dataset = load_dataset(written(tmp_path, "log.csv", STEPS.format(1, 0)))
         other = load_dataset(written(tmp_path, "other.csv", STEPS.format(0, 2)))
     assert dataset.terminated.tolist() == [False, True, False, True]
-    assert "1 row(s) are flagged as an episode's last, but by 'run' the episode goes on" in str(dataset.meta.notes)
+    assert (
+        "Warning (flag-inside-episode): Rows are flagged as an episode's last, but by 'run' the episode goes on"
+        in str(dataset.meta.notes)
+    )
     assert other.terminated.tolist() == [False, False, False, True]
     assert "flagged" not in str(other.meta.notes)
 

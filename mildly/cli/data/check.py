@@ -74,7 +74,7 @@ def _print(title: str, findings: Sequence[Finding]) -> None:
             out.print(" " * _INDENT + _folded(f"-> {finding.advice}", out))
     out.print()
     if findings:
-        out.print("Rows and columns are counted from 0.", style="dim")
+        out.print("Lines of a file are counted from 1, rows and columns from 0.", style="dim")
     numbers = {severity: sum(finding.severity == severity for finding in findings) for severity in _MARKS}
     words = zip(("error", "warning", "note"), numbers.values(), strict=True)
     style = next((_MARKS[severity][1] for severity in ("error", "warning") if numbers[severity]), "bold green")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, percent, sentence
 from mildly.data.dataset import ACTION_TOLERANCE
 
 _NEAR, _SHARE, _ALL, _SHOWN = 1e-3, 0.2, 0.95, 4
@@ -22,9 +22,9 @@ def out_of_bounds(inspection: Inspection) -> Iterator[Finding]:
             "error",
             "action-out-of-bounds",
             "Actions lie beyond [-1, 1], where no policy can follow them.",
-            f"{counted(int(number.sum()), 'value')} in {named('column', np.flatnonzero(number))} "
+            f"{counted(int(number.sum()), 'value')} in {inspection.column_names(np.flatnonzero(number), 'actions')} "
             f"({inspection.of_rows}), from {facts.low.min():.4g} to {facts.high.max():.4g}, "
-            f"first in {named('row', rows)}.",
+            f"first in {inspection.places(rows)}.",
             "Give the actions' own bounds: `mildly data convert SRC DST --action-low LOW --action-high HIGH` (or "
             "`--env ID`, which knows them); add `--clip-actions` if the environment clips what goes beyond them.",
         )
@@ -40,7 +40,8 @@ def constant(inspection: Inspection) -> Iterator[Finding]:
             "Part of the action never changes, so the data cannot tell what else it could do."
             if len(still) < inspection.data.action_size
             else "The action never changes, so there is nothing to choose between.",
-            f"{named('Column', still)} of {inspection.data.action_size} ({inspection.of_rows}).",
+            f"{sentence(inspection.column_names(still, 'actions'))} of {inspection.data.action_size} "
+            f"({inspection.of_rows}).",
             "Leave such columns out with `mildly data convert SRC DST --action ...`, or check that the right ones "
             "were read.",
         )
@@ -54,7 +55,9 @@ def saturated(inspection: Inspection) -> Iterator[Finding]:
     if not len(often):
         return
     often = often[np.argsort(-share[often], kind="stable")]
-    shown = ", ".join(f"{percent(share[column])} in column {column}" for column in often[:_SHOWN])
+    shown = ", ".join(
+        f"{percent(share[column])} in {inspection.data.column_name(column, 'actions')}" for column in often[:_SHOWN]
+    )
     more = f" and more than {percent(_SHARE)} in {len(often) - _SHOWN} more" if len(often) > _SHOWN else ""
     everywhere = bool((share > _ALL).all())
     yield Finding(
@@ -82,7 +85,8 @@ def narrow(inspection: Inspection) -> Iterator[Finding]:
             "action-narrow",
             f"Actions use less than {percent(_NARROW / 2)} of [-1, 1]: the bounds look too wide, and the rest of the "
             "range is unknown to the data.",
-            f"{named('Column', thin)} of {inspection.data.action_size}; column {thin[0]} goes from "
+            f"{sentence(inspection.column_names(thin, 'actions'))} of {inspection.data.action_size}; "
+            f"{inspection.data.column_name(thin[0], 'actions')} goes from "
             f"{facts.low[thin[0]]:.3g} to {facts.high[thin[0]]:.3g} ({inspection.of_rows}).",
             "Give the bounds that actions really have: `mildly data convert SRC DST --action-low LOW --action-high "
             "HIGH`.",

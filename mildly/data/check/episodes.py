@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, figure, named
+from mildly.data.check.inspection import Finding, Inspection, counted, figure
 from mildly.data.dataset import Array, Meta, normalized_score
 from mildly.data.tasks import task_of, task_of_env
 from mildly.environments import registered_time_limit
@@ -162,7 +162,7 @@ def single_steps(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "single-steps",
             "Some episodes have one step only.",
-            f"{number:,} of {counted(len(inspection.lengths), 'episode')}, at {named('row', at)}.",
+            f"{number:,} of {counted(len(inspection.lengths), 'episode')}, at {inspection.places(at)}.",
             "Look at those rows: flags may be set twice at the end of an episode, or rows of the log may be missing.",
         )
 

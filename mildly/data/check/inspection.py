@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mildly.data.dataset import Array, Dataset, blocks
+from mildly.data.origin import NAMED, Place, worded
 
 Severity = Literal["error", "warning", "info"]
 _Result = TypeVar("_Result")
 
 _SAMPLE, _STRETCHES = 100_000, 20  # rows that a quick look reads, in stretches so that neighbors can be compared
 _NUMBERS = 1 << 20  # numbers held at a time
-_NAMED = 5  # rows or columns named in a text
 _TYPICAL = 50_000  # rows, evenly spread, that show what is usual
 _FIELDS = {"observations": "", "next_observations": "next-observation ", "actions": "action "}
+_NEXT = {"next_observations": "next "}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Finding:
             `info`, good to know.
         code: a short name that stays the same from version to version.
         what: what was found, in a sentence.
-        evidence: counts, rows and columns, both counted from 0.
+        evidence: counts, columns by their names or numbers, rows by their place in the log or their numbers.
         advice: what to do about it.
     """
 
@@ -94,8 +95,39 @@ class Inspection:
         return logged
 
     def column_name(self, column: int, field: str = "observations") -> str:
-        """What a text calls a column: `column 3`, `action column 0`, `reward`."""
-        return "reward" if field == "rewards" else f"{_FIELDS[field]}column {int(column)}"
+        """What a text calls a column: `'temp'`, or `column 3`, `action column 0`, `reward` where it has no name."""
+        if field == "rewards":
+            return self.flag_name("rewards", "reward")
+        name = self.data.column_name(column, field)
+        return f"{_FIELDS[field]}{name}" if name.startswith("column") else f"{_NEXT.get(field, '')}{name}"
+
+    def column_names(self, columns: Array, field: str = "observations") -> str:
+        """Several of them: `'temp', 'valve'`, or `columns 1, 2, 3, 4, 5 and 95 more`."""
+        if self.data.column_name(0, field).startswith("column"):
+            return named("column", columns)
+        more = f" and {len(columns) - NAMED:,} more" if len(columns) > NAMED else ""
+        return ", ".join(self.data.column_name(column, field) for column in columns[:NAMED]) + more
+
+    def flag_name(self, field: str, usual: str) -> str:
+        """What the log calls a field of one number."""
+        return usual if self.data.origin is None else self.data.origin.names.get(field, usual)
+
+    @property
+    def next_is_following_row(self) -> bool:
+        """Whether the log is known to have no next observations of its own."""
+        names = {} if self.data.origin is None else self.data.origin.names
+        return bool(names) and "next_observations" not in names
+
+    def places(self, rows: Sequence[int] | Array, total: int | None = None) -> str:
+        """Where rows stand, the first of them: `lines 3, 17`, or `rows 2, 16` where the log has no lines."""
+        first = [int(row) for row in rows[:NAMED]]
+        origin = self.data.origin
+        found = [Place("", "row", row) for row in first] if origin is None else origin.of(first)
+        return worded(found, len(rows) if total is None else total)
+
+    def place(self, row: int) -> str:
+        """Where a row stands."""
+        return self.data.place(int(row))
 
     @cached_property
     def typical_rows(self) -> Array:
@@ -202,21 +234,23 @@ def hashes(*fields: Array) -> Array:
 
 def first_rows(rows: list[int], met: npt.ArrayLike, start: int) -> None:
     """Add rows that meet a condition until there are enough to name."""
-    if len(rows) < _NAMED:
-        rows += [start + int(row) for row in np.flatnonzero(met)[: _NAMED - len(rows)]]
+    if len(rows) < NAMED:
+        rows += [start + int(row) for row in np.flatnonzero(met)[: NAMED - len(rows)]]
 
 
-def named(kind: str, numbers: Sequence[int] | Array, total: int | None = None) -> str:
-    """`column 3`, or `rows 1, 2, 3, 4, 5 and 95 more`."""
-    total = len(numbers) if total is None else total
-    shown = ", ".join(str(int(number)) for number in numbers[:_NAMED])
-    more = total - min(len(numbers), _NAMED)
-    return f"{kind}{'s' if total != 1 else ''} {shown}" + (f" and {more:,} more" if more > 0 else "")
+def named(kind: str, numbers: Sequence[int] | Array) -> str:
+    """`column 3`, or `columns 1, 2, 3, 4, 5 and 95 more`."""
+    return worded([Place("", kind, int(number)) for number in numbers[:NAMED]], len(numbers))
 
 
-def counted(number: int, noun: str) -> str:
+def sentence(text: str) -> str:
+    """With a capital letter."""
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def figure(number: float) -> str:

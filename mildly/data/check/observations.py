@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, percent, sentence
 from mildly.data.check.values import odd_rows
 from mildly.data.dataset import Array
 from mildly.data.fill import LIMIT
@@ -26,9 +26,12 @@ def not_finite(inspection: Inspection) -> Iterator[Finding]:
     for name in ("observations", "actions", "rewards", "next_observations"):
         facts = getattr(inspection, name)
         if facts.bad.any():
-            where = "" if name == "rewards" else f" in {named('column', np.flatnonzero(facts.bad))}"
+            where = "" if name == "rewards" else f" in {inspection.column_names(np.flatnonzero(facts.bad), name)}"
             values = counted(int(facts.bad.sum()), "value")
-            places.append(f"{name}: {values}{where}, first in {named('row', facts.bad_rows)}")
+            follow = name == "next_observations" and inspection.next_is_following_row
+            places.append(
+                f"{name}: {values}{where}, first {'behind' if follow else 'in'} {inspection.places(facts.bad_rows)}"
+            )
     if places:
         yield Finding(
             "error",
@@ -41,7 +44,7 @@ def not_finite(inspection: Inspection) -> Iterator[Finding]:
 
 def _repair(inspection: Inspection) -> str:
     """Filling, where most gaps are short; else dropping."""
-    drop = "leave those rows out with `mildly data convert SRC DST --drop-bad-rows`: their episodes go on behind them"
+    drop = "`mildly data convert SRC DST --drop-bad-rows` leaves those rows out, and their episodes go on behind them"
     bad = np.zeros(len(inspection.data) + 2, dtype=bool)
     for piece in inspection.pieces(inspection.data.observation_size):
         found = ~np.isfinite(inspection.data.observations[piece]).all(axis=1)
@@ -50,8 +53,11 @@ def _repair(inspection: Inspection) -> str:
     gaps = edges[1::2] - edges[::2]
     if len(gaps) and (gaps <= LIMIT).mean() >= _MOST_SHORT:
         short = f"{percent(float((gaps <= LIMIT).mean()))} of the gaps have at most {LIMIT} rows"
-        return f"Fill them with `mildly data convert SRC DST --fill interpolate` ({short}), and {drop} where it cannot."
-    return f"{drop[0].upper()}{drop[1:]}. Or repair them in the log."
+        return (
+            f"Fill them with `mildly data convert SRC DST --fill interpolate` ({short}); add `--drop-bad-rows` for "
+            "what cannot be filled: such rows are left out, and their episodes go on behind them."
+        )
+    return f"{drop}. Or repair them in the log."
 
 
 def scale(inspection: Inspection) -> Iterator[Finding]:
@@ -107,7 +113,7 @@ def dominated(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "outliers-dominate",
             "A few values make up most of the spread of a column; scaled by it, all others hardly move.",
-            f"{text[0].upper()}{text[1:]}.",
+            f"{sentence(text)}.",
             "Repair or leave out those values first (see `sentinel` and `spike`).",
         )
 
@@ -123,8 +129,8 @@ def too_fine(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "observation-digits",
             "A column varies so little around a large mean that numbers of 32 bits hardly tell its values apart.",
-            f"{named('Column', lost)}; {inspection.column_name(lost[0])} has mean {facts.mean[lost[0]]:.6g} and "
-            f"standard deviation {facts.std[lost[0]]:.3g} ({inspection.of_rows}).",
+            f"{sentence(inspection.column_names(lost))}; {inspection.column_name(lost[0])} has mean "
+            f"{facts.mean[lost[0]]:.6g} and standard deviation {facts.std[lost[0]]:.3g} ({inspection.of_rows}).",
             "Subtract a constant in the log, such as the time at which it begins, or leave the column out (`--obs`).",
         )
     if len(small):
@@ -133,7 +139,7 @@ def too_fine(inspection: Inspection) -> Iterator[Finding]:
             "observation-small",
             "A column varies so little that normalizing, which divides by its standard deviation plus 0.001, leaves "
             "it small.",
-            f"{named('Column', small)}; {inspection.column_name(small[0])} has standard deviation "
+            f"{sentence(inspection.column_names(small))}; {inspection.column_name(small[0])} has standard deviation "
             f"{facts.std[small[0]]:.3g} ({inspection.of_rows}).",
             "Log it in a smaller unit, so that its numbers are a thousand times as large.",
         )
@@ -145,7 +151,8 @@ def constant(inspection: Inspection) -> Iterator[Finding]:
     if not len(still):
         return
     everything = len(still) == inspection.data.observation_size
-    evidence = f"{named('Column', still)} of {inspection.data.observation_size} ({inspection.of_rows})."
+    names = sentence(inspection.column_names(still))
+    evidence = f"{names} of {inspection.data.observation_size} ({inspection.of_rows})."
     if everything:
         yield Finding(
             "warning",
@@ -177,13 +184,14 @@ def duplicated_columns(inspection: Inspection) -> Iterator[Finding]:
         if _equal(inspection, inspection.data.observations, first, other)
     ]
     if pairs:
-        shown = ", ".join(f"{other} repeats {first}" for first, other in pairs[:5])
+        name = inspection.column_name
+        shown = ", ".join(f"{name(other)} repeats {name(first)}" for first, other in pairs[:5])
         more = f" and {len(pairs) - 5} more" if len(pairs) > 5 else ""
         yield Finding(
             "info",
             "observation-duplicated",
             "Some columns of the observation are copies of others.",
-            f"Column {shown}{more} ({inspection.of_rows}).",
+            f"{sentence(shown)}{more} ({inspection.of_rows}).",
             "They do little harm; leave the copies out with `mildly data convert SRC DST --obs ...` if they were not "
             "meant.",
         )

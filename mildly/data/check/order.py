@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, hashes, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, hashes, percent, sentence
 from mildly.data.check.values import usual
 from mildly.data.dataset import Array
 
@@ -29,7 +29,7 @@ def next_observations(inspection: Inspection) -> Iterator[Finding]:
     share = len(jumps.rows) / jumps.pairs
     evidence = (
         f"In {len(jumps.rows):,} of {jumps.pairs:,} steps inside episodes ({percent(share)}) the next observation is "
-        f"not the observation of the row below, first in {named('row', jumps.rows)}."
+        f"not the observation of the row below, first in {inspection.places(jumps.rows)}."
     )
     if jumps.still > 0.9 * len(jumps.rows) and share > 0.5:
         yield Finding(
@@ -104,12 +104,12 @@ def _broken(inspection: Inspection, jumps: _Jumps) -> Iterator[Finding]:
         following, there = data.next_observations[swapped + row], data.observations[swapped + leads_to]
         swapped = swapped[_same(inspection, following, there).all(axis=1)]
     if len(swapped):
-        pairs = ", ".join(f"{row + 1} and {row + 2}" for row in swapped[:_PAIRS])
+        pairs = ", ".join(inspection.places([row + 1, row + 2]) for row in swapped[:_PAIRS])
         yield Finding(
             "warning",
             "rows-swapped",
             "Some rows stand in the wrong order.",
-            f"Rows {pairs}" + (f" and {len(swapped) - _PAIRS:,} more pairs" if len(swapped) > _PAIRS else "") + ".",
+            f"In {pairs}" + (f" and {len(swapped) - _PAIRS:,} more pairs" if len(swapped) > _PAIRS else "") + ".",
             "Sort the log by time. Each transition is right by itself; only what follows on what is not.",
         )
     rows = np.setdiff1d(rows, swapped[:, None] + np.arange(3))
@@ -121,7 +121,8 @@ def _broken(inspection: Inspection, jumps: _Jumps) -> Iterator[Finding]:
             "warning",
             "next-observation-wrong",
             "Some next observations contradict the row below in a few columns, and agree in the others.",
-            f"{named('Column', columns)} in {named('row', rows[cells])}, of {jumps.pairs:,} steps inside episodes.",
+            f"{sentence(inspection.column_names(columns))} in {inspection.places(rows[cells])}, of {jumps.pairs:,} "
+            "steps inside episodes.",
             "Leave the columns of the next observation out of the log, so that the following row is taken, or repair "
             "them.",
         )
@@ -132,7 +133,7 @@ def _broken(inspection: Inspection, jumps: _Jumps) -> Iterator[Finding]:
             "episode-jumps",
             "Some rows do not continue their episode: ends of episodes are missing, or rows are.",
             f"In {len(rows):,} of {jumps.pairs:,} steps inside episodes ({percent(len(rows) / jumps.pairs)}) the next "
-            f"observation is not the observation of the row below, first in {named('row', rows)}.",
+            f"observation is not the observation of the row below, first in {inspection.places(rows)}.",
             "Each transition is right by itself; episode returns and lengths may not be. Mark the ends with "
             "`mildly data convert SRC DST --episode COLUMN` or `--truncated COLUMN`.",
         )
@@ -151,7 +152,7 @@ def repeated_rows(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "row-repeated",
             "Some rows are copies of the row above: the log holds them twice.",
-            f"{named('Row', rows)} {inspection.of_rows}.",
+            f"{counted(len(rows), 'copy', 'copies')} in {inspection.places(rows)} ({inspection.of_rows}).",
             "Remove the copies: as they stand, they teach that an action did nothing.",
         )
 
@@ -176,10 +177,21 @@ def ends_that_continue(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "end-continues",
             "Some rows are marked as the end of an episode, but the row below goes on from there.",
-            f"{named('Row', wrong)}, of {counted(len(ends), 'end')}; at the others the observation jumps.",
+            f"In {inspection.places(wrong)}{_flags(inspection, wrong)}, of {counted(len(ends), 'end')}; at the others "
+            "the observation jumps.",
             "Look at the flags of those rows: one that is set by mistake makes two episodes of one, and, where it "
             "says terminated, teaches that the value ends there.",
         )
+
+
+def _flags(inspection: Inspection, rows: Array) -> str:
+    """By which of the log's columns rows are marked, where they have names."""
+    if inspection.data.origin is None:
+        return ""
+    marks = {name: getattr(inspection.data, name)[rows] for name in ("terminated", "truncated")}
+    names = [inspection.flag_name(name, "") for name, mark in marks.items() if mark.any()]
+    known = " or ".join(f"'{name}'" for name in names if name)
+    return f", marked by {known}" if known else ""
 
 
 def _lead_to_the_next(inspection: Inspection, ends: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, named, percent
+from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, percent
 from mildly.data.check.values import odd_rows
 from mildly.data.dataset import blocks
 
@@ -27,7 +27,7 @@ def too_large(inspection: Inspection) -> Iterator[Finding]:
             "reward-huge",
             f"Rewards are larger than {_HUGE:,.0f} in size; a critic diverges on them.",
             f"{counted(number, 'reward')}, from {inspection.rewards.low[0]:.4g} to {inspection.rewards.high[0]:.4g}, "
-            f"first in {named('row', rows, number)}.",
+            f"first in {inspection.places(rows, number)}.",
             f"Repair those rows in the log if the numbers are wrong. {_SCALE}",
         )
 
@@ -50,8 +50,9 @@ def outliers(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "reward-outlier",
             f"Some rewards lie more than {_FAR:.0f} times as far from the median as 99 % of them.",
-            f"{counted(number, 'reward')} ({percent(number / len(inspection.data))}) in {named('row', rows, number)}; "
-            f"the median is {median:.4g}, 99 % lie within {usual:.3g} of it, the farthest is {worst:.4g}.",
+            f"{counted(number, 'reward')} ({percent(number / len(inspection.data))}) in "
+            f"{inspection.places(rows, number)}; the median is {median:.4g}, 99 % lie within "
+            f"{usual:.3g} of it, the farthest is {worst:.4g}.",
             "Look at those rows: if they are faults of the log, repair or drop them; if they are real events, train as "
             "it is, but expect a critic that is rough around them.",
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection
+from mildly.data.check.inspection import Finding, Inspection, sentence
 from mildly.data.check.values import odd_rows, usual
 from mildly.data.dataset import Array
 
@@ -46,7 +46,8 @@ def stuck(inspection: Inspection) -> Iterator[Finding]:
         for column, runs in _stuck_runs(inspection, field):
             name = inspection.column_name(column, field)
             shown = ", ".join(
-                f"{run.length:,} rows from row {run.start} on at {run.value:.5g}" for run in runs[:_PLACES]
+                f"{run.length:,} rows from {inspection.place(run.start)} on at {run.value:.5g}"
+                for run in runs[:_PLACES]
             )
             places.append(f"{name}: {shown}" + (f" and {len(runs) - _PLACES} more" if len(runs) > _PLACES else ""))
     if places:
@@ -56,7 +57,7 @@ def stuck(inspection: Inspection) -> Iterator[Finding]:
             "stuck",
             "A column that otherwise moves keeps one value for long: a sensor was stuck, or the log repeats its last "
             "value.",
-            f"{text[0].upper()}{text[1:]} ({inspection.of_rows}).",
+            f"{sentence(text)} ({inspection.of_rows}).",
             "A policy would learn from numbers that were not measured: leave those rows out of the log, or make the "
             "cells empty (NaN) and convert with `mildly data convert SRC DST --drop-bad-rows`.",
         )
@@ -142,8 +143,8 @@ def unit_change(inspection: Inspection) -> Iterator[Finding]:
         near = slice(parts[part].start, parts[part + 2].stop)
         row = _first_row(inspection, column, near, (before + after) / 2, rises=after > before)
         places.append(
-            f"{inspection.column_name(column)}: about {before:.4g} up to row {row - 1}, about {after:.4g} from row "
-            f"{row} on{_conversion(before, after)}"
+            f"{inspection.column_name(column)}: about {before:.4g} up to {inspection.place(row - 1)}, about "
+            f"{after:.4g} from {inspection.place(row)} on{_conversion(before, after)}"
         )
     if places:
         text = "; ".join(places[:_PLACES]) + (f"; and {len(places) - _PLACES} more" if len(places) > _PLACES else "")
@@ -151,7 +152,7 @@ def unit_change(inspection: Inspection) -> Iterator[Finding]:
             "warning",
             "unit-change",
             "The level of a column changes once and for good, as if its unit, or its sensor, had changed.",
-            f"{text[0].upper()}{text[1:]}.",
+            f"{sentence(text)}.",
             "Bring both parts to one unit in the log. If the plant itself changed, train on one of the parts.",
         )
 

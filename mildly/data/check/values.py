@@ -7,12 +7,13 @@ neighbors, by far more than the column otherwise goes away and comes back within
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, named
+from mildly.data.check.inspection import Finding, Inspection, counted, sentence
 from mildly.data.dataset import Array
 
 CODES = np.sort(
@@ -51,7 +52,7 @@ class Odd(NamedTuple):
         low, high = self.values.min(), self.values.max()
         what = f"of {low:.6g}" if low == high else f"from {low:.5g} to {high:.5g}"
         name = inspection.column_name(self.column, self.field)
-        return f"{name}: {counted(len(self.rows), 'value')} {what} in {named('row', self.rows)}"
+        return f"{name}: {counted(len(self.rows), 'value')} {what} in {inspection.places(self.rows)}"
 
 
 def codes(inspection: Inspection) -> Iterator[Finding]:
@@ -63,9 +64,21 @@ def codes(inspection: Inspection) -> Iterator[Finding]:
             "sentinel",
             "Some values look like codes for 'no value': one number again, far from all others of its column.",
             f"{_places(inspection, found)} ({inspection.of_rows}).",
-            "Make them empty cells (NaN) in the log; then `mildly data convert SRC DST --drop-bad-rows` leaves those "
-            "rows out.",
+            f"Take them for missing: `mildly data convert SRC DST --missing {_codes(inspection, found)}`, with `--fill "
+            "interpolate` to fill short gaps, and `--drop-bad-rows` to leave out what cannot be filled.",
         )
+
+
+def _codes(inspection: Inspection, found: Sequence[Odd]) -> str:
+    """What `--missing` needs: the numbers, by column where they have names."""
+    names = {"observations": inspection.data.meta.observation_names, "actions": inspection.data.meta.action_names}
+    parts = []
+    for odd in found[:_PLACES]:
+        known = names.get(odd.field, ())
+        name = "reward" if odd.field == "rewards" else known[odd.column] if odd.column < len(known) else ""
+        plain = re.fullmatch(r"[\w.-]+", name)
+        parts.append(f"{name}={odd.values[0]:.9g}" if plain else f"{odd.values[0]:.9g}")
+    return ",".join(dict.fromkeys(parts))
 
 
 def spikes(inspection: Inspection) -> Iterator[Finding]:
@@ -85,7 +98,7 @@ def spikes(inspection: Inspection) -> Iterator[Finding]:
 def _places(inspection: Inspection, found: Sequence[Odd]) -> str:
     shown = "; ".join(odd.words(inspection) for odd in found[:_PLACES])
     more = f"; and {len(found) - _PLACES:,} more" if len(found) > _PLACES else ""
-    return f"{shown[0].upper()}{shown[1:]}{more}"
+    return f"{sentence(shown)}{more}"
 
 
 def oddities(inspection: Inspection) -> list[Odd]:

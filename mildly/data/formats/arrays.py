@@ -26,6 +26,7 @@ from mildly.data.formats.episodes import DONE, with_ends
 from mildly.data.formats.fields import Column, check_rows, choose, clean, unused
 from mildly.data.memory import check_npy_header, column_bytes, memory_limit, schema_bytes
 from mildly.data.options import ImportOptions
+from mildly.data.origin import Origin, rows_of_arrays
 from mildly.errors import MildlyError
 from mildly.files import JSON_BYTES, parse_json
 
@@ -65,6 +66,7 @@ def read(path: Path, options: ImportOptions) -> Log:
         size = expected_bytes(columns, path, options)
     meta = stored or Meta(name=path.stem, source=f"arrays file {path.name}")
     log = Log(meta, iter(()), where=str(path), scaled=stored is not None, size=size, notes=list(meta.notes))
+    log.origin = Origin(rows_of_arrays)
     log.steps = _rows(path, options, log.notes)
     return log
 
@@ -242,7 +244,9 @@ def in_step(
         notes,
         done=done,
         episode=names.get("episodes", names.get("starts")),
+        flags=[names[field] for field in ("terminated", "truncated", "lasts") if field in names],
         keep_both=as_d4rl,
+        places=rows_of_arrays,
     )
     stated = _says_discrete(columns)
     if stated is not False:
@@ -292,7 +296,7 @@ def _blocks(
     for start in range(0, rows, size):
         here = slice(start, min(start + size, rows))
         block = {field: clean(column[here], field, f"{path}: '{names[field]}'") for field, column in chosen.items()}
-        steps = steps_of(block)
+        steps = steps_of(block)._replace(numbers=np.arange(here.start, here.stop))
         if cut_last and here.stop == rows and steps.next_observations is None:
             steps.truncated[-1] = True
         new = block.get("starts")

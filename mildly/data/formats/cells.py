@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from mildly.data.dataset import Array
 from mildly.errors import MildlyError
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_OTHER = {".": ",", ",": "."}
+_WRITTEN = {sign: rf"-?(?:\d+[{sign}]\d*|[{sign}]\d+)(?:[eE][-+]?\d+)?" for sign in _OTHER}
+_WHOLE = r"-?\d+(?:[eE][-+]?\d+)?|-?(?:inf|Inf|INF|infinity|Infinity)"
+_THOUSANDS = r"[-+]?[1-9]\d{0,2}(?:[.,]\d{3})+"  # or thousandths, which nobody can tell
 _IN_BRACKETS, _BETWEEN = "[]() \t\r\n", r"[,;\s]+"
 _PACKED = "RLlib packs its columns unless output_compress_columns is empty: write the table again without."
 
@@ -86,6 +91,29 @@ def lists(cells: Any, name: str, path: Path) -> Any:
         raise MildlyError(
             f"{path}: column '{name}' must hold lists of numbers, such as [1.0, 2.0] ({error})."
         ) from error
+
+
+def has_other_sign(text: str, decimal: str) -> bool:
+    """Whether a text is a number but for its decimal sign, and no number of thousands."""
+    return bool(re.fullmatch(_WRITTEN[_OTHER[decimal]], text) and not re.fullmatch(_THOUSANDS, text))
+
+
+def numbers(cells: Any, decimal: str) -> tuple[Any, Array, int | None]:
+    """Texts as numbers, the rows that have the other decimal sign, and the first row that is no number, if any is."""
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    bare = compute.utf8_trim_whitespace(cells)
+
+    def fits(*patterns: str) -> Any:
+        return compute.fill_null(compute.match_substring_regex(bare, f"^(?:{'|'.join(patterns)})$"), False)
+
+    other = compute.and_not(fits(_WRITTEN[_OTHER[decimal]]), fits(_THOUSANDS))
+    known = compute.or_(compute.or_(fits(_WRITTEN[decimal], _WHOLE), other), compute.is_null(bare))
+    if not compute.all(known).as_py():
+        return None, np.empty(0, np.int64), int(compute.index(known, False).as_py())
+    values = compute.replace_substring(bare, ",", ".").cast(arrow.float64())
+    return values, np.flatnonzero(other.to_numpy(zero_copy_only=False)), None
 
 
 def flag(batch: Any, name: str | None, path: Path) -> Array:

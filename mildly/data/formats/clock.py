@@ -1,15 +1,17 @@
 """The clock of a table: which column it is, and what it says of the rows' order, of gaps, and of uneven steps.
 
 The start of the table tells whether a column runs like a clock, and its median step. An episode breaks where the clock
-pauses for longer than `max_gap`, and where it goes back: what stands on both sides is no transition. Both are reported.
+pauses for longer than `max_gap`, and where it goes back: what stands on both sides is no transition. Two neighbors that
+stand in each other's place change places first. All of it is reported.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +19,11 @@ from mildly.data.dataset import Array
 from mildly.data.findings import Remark
 from mildly.data.formats import cells
 from mildly.data.formats.columns import clock_names, counts_steps, episode_column, may_be_sensor, plain
+from mildly.data.formats.lines import Spots
 from mildly.data.formats.table_file import TableFile
 from mildly.data.options import ImportOptions
+from mildly.data.origin import Places
+from mildly.data.steps import Steps
 from mildly.errors import MildlyError
 
 _GAP = 10  # median steps after which an episode breaks by default
@@ -27,7 +32,8 @@ _MANY = 0.05  # of the steps
 _COARSE = 0.1  # of the steps with the time of the row before: such a clock counts in units larger than a step
 _DAY = 86_400.0
 _ENOUGH = 10  # steps that show what a column is; with fewer its name does
-_NAMED = 5  # places in a text
+_HEAD = 1000  # rows that show what a column is
+_HELD = 3  # rows that wait for what follows
 _UNITS = {"ms": 1e-3, "millis": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))  # numbers so large count parts of a second
 
@@ -125,13 +131,18 @@ def _can_be_read(name: str, sheet: TableFile, numeric: Sequence[str], options: I
 def _head(sheet: TableFile, name: str, episode: str | None) -> tuple[Array, Array]:
     """The first times, and for each but the first whether its row is of the episode of the row before."""
     labels = [episode] if episode is not None else []
+    times, new = [np.empty(0)], [np.empty(0, dtype=bool)]
+    last: Any = None
     for batch in sheet.batches([], [], labels, name):
         if batch.num_rows:
-            same = np.ones(batch.num_rows - 1, dtype=bool)
+            times.append(cells.seconds(batch, name, sheet.path))
+            new.append(np.zeros(batch.num_rows, dtype=bool))
             if episode is not None and not cells.column(batch, episode).null_count:
-                same = ~cells.changes(cells.column(batch, episode), None)[1:]
-            return cells.seconds(batch, name, sheet.path), same
-    return np.empty(0), np.empty(0, dtype=bool)
+                ids = cells.column(batch, episode)
+                new[-1], last = cells.changes(ids, last), ids[len(ids) - 1].as_py()
+        if sum(map(len, times)) >= _HEAD:
+            break
+    return np.concatenate(times), ~np.concatenate(new)[1:]
 
 
 def _described(name: str, head: Array, sheet: TableFile) -> Clock:
@@ -168,56 +179,78 @@ def _no_clock(name: str) -> Remark:
     )
 
 
-@dataclass
-class _Places:
-    """Rows of one kind: how many there are, and where the first of them stand."""
+class Timed(NamedTuple):
+    """Rows of a table, with where an episode begins, as far as its number and marks tell, and with their times."""
 
-    count: int = 0
-    first: list[tuple[TableFile, int, float]] = field(default_factory=list)
+    steps: Steps
+    starts: Array
+    times: Array
 
-    def add(self, sheet: TableFile, start: int, found: Array, sizes: Array) -> None:
-        rows = np.flatnonzero(found)
-        self.count += len(rows)
-        for row in rows[: max(_NAMED - len(self.first), 0)].tolist():
-            self.first.append((sheet, start + row, float(sizes[row])))
+    def part(self, rows: slice) -> Timed:
+        """Some of the rows."""
+        return Timed(self.steps.part(rows), self.starts[rows], self.times[rows])
 
-    def words(self, shown: Any = None) -> str:
-        """`line 17`, or `lines 17, 30 and 5 more`; with `shown`, what there is to see at each."""
-        files = {sheet.path: sheet for sheet, _, _ in self.first}
-        parts = []
-        for path, sheet in files.items():
-            own = [(row, size) for found, row, size in self.first if found.path == path]
-            places = sheet.places([row for row, _ in own])
-            name = f"{path.name} " if len(files) > 1 else ""
-            parts += [
-                f"{name}{place}" + (f" ({shown(size)})" if shown else "")
-                for place, (_, size) in zip(places, own, strict=True)
-            ]
-        more = self.count - len(self.first)
-        return ", ".join(parts) + (f" and {more:,} more" if more else "")
+    def followed_by(self, other: Timed) -> Timed:
+        """These rows and others."""
+        arrays = (np.concatenate(pair) for pair in ((self.starts, other.starts), (self.times, other.times)))
+        return Timed(Steps.join(self.steps, other.steps), *arrays)
 
 
 class Timeline:
     """Follows a clock from row to row."""
 
-    def __init__(self, clock: Clock, *, episodes: bool) -> None:
+    def __init__(self, clock: Clock, places: Places, *, episodes: bool) -> None:
         """`episodes`: whether anything else than the clock tells where an episode begins."""
-        self.clock, self.episodes = clock, episodes
+        self.clock, self.places, self.episodes = clock, places, episodes
         self.steps = 0
-        self.back, self.anew, self.same = _Places(), _Places(), _Places()
-        self.gaps, self.uneven, self.missing = _Places(), _Places(), _Places()
+        self.back, self.anew, self.same, self.swaps = Spots(), Spots(), Spots(), Spots()
+        self.gaps, self.uneven, self.missing = Spots(), Spots(), Spots()
         self.longest = 0.0
         self.open()
 
     def open(self) -> None:
         """Begin a file."""
         self.last = self.start = np.nan  # of the last row that has a time; of the stretch that it is in
-        self.length = self.row = 0  # rows of that stretch; of the file
-        self.midnights = 0
+        self.length = 0  # rows of that stretch
+        self.midnights, self.before = 0, np.nan  # the time of day in the last row
 
-    def breaks(self, batch: Any, sheet: TableFile, goes_on: Array) -> Array:
+    def put_in_order(self, blocks: Iterator[Timed]) -> Iterator[Timed]:
+        """Rows of a file with their times, in which two that stand in each other's place have changed places."""
+        held: Timed | None = None
+        begins = True  # whether nothing has been handed over
+        for block in itertools.chain(blocks, [None]):
+            rows = block if held is None else held if block is None else held.followed_by(block)
+            if rows is None:
+                return
+            end = len(rows.times) if block is None else max(len(rows.times) - _HELD, 0)
+            rows = self._in_order(rows, begins=begins, ends=block is None)
+            if end:
+                yield rows.part(slice(0, end))
+                begins = False
+            held = rows.part(slice(end, None))
+
+    def _in_order(self, rows: Timed, *, begins: bool, ends: bool) -> Timed:
+        """`begins`, `ends`: whether no row comes before these, and none behind."""
+        times = rows.times
+        flagged = rows.steps.terminated | rows.steps.truncated
+        first = rows.starts.copy()  # of an episode
+        first[0] |= begins
+        first[1:] |= flagged[:-1]
+        last = np.append(first[1:], ends)
+        here = np.flatnonzero((times[1:] < times[:-1]) & ~first[1:] & ~flagged[1:]) + 1  # the second of two
+        here = here[times[here - 1] - times[here] <= (1 + _EVEN) * self.clock.step]
+        before, after = times[(here - 2).clip(0)], times[(here + 1).clip(max=len(times) - 1)]
+        here = here[(first[here - 1] | (before < times[here])) & (last[here] | (times[here - 1] < after))]
+        if not len(here):
+            return rows
+        assert rows.steps.numbers is not None
+        self.swaps.add(rows.steps.numbers[here])
+        turned = np.arange(len(times))
+        turned[here - 1], turned[here] = here, here - 1
+        return Timed(rows.steps.part(turned), rows.starts, times[turned])
+
+    def breaks(self, times: Array, numbers: Array, goes_on: Array) -> Array:
         """Where the rows before and after do not belong together, though by all else the episode goes on."""
-        times = self._times(batch, sheet)
         known = np.isfinite(times)
         latest = np.maximum.accumulate(np.where(known, np.arange(len(times)), -1))
         filled = np.where(latest >= 0, times[latest], self.last)
@@ -227,12 +260,9 @@ class Timeline:
         back, gap = step < 0, step > self.clock.max_gap
         anew = self._anew(times, before, back, ~goes_on | back | gap)
         apart = np.abs(step - self.clock.step) > _EVEN * self.clock.step
-        near = back.copy()  # two swapped rows make two steps uneven, too
-        near[1:] |= back[:-1]
-        near[:-1] |= back[1:]
-        uneven = apart & (step > 0) & ~gap & beside & ~near
+        uneven = apart & (step > 0) & ~gap & beside
         self.steps += int(np.isfinite(step).sum())
-        for places, found in (
+        for spots, found in (
             (self.back, back & ~anew),
             (self.anew, anew),
             (self.same, step == 0),
@@ -240,20 +270,21 @@ class Timeline:
             (self.uneven, uneven),
             (self.missing, ~known),
         ):
-            places.add(sheet, self.row, found, step)
+            spots.add(numbers[found], step[found])
         self.longest = max(self.longest, float(np.max(step, where=gap, initial=0.0)))
-        self.last, self.row = float(filled[-1]), self.row + len(times)
+        self.last = float(filled[-1])
         broken: Array = back | gap
         return broken
 
-    def _times(self, batch: Any, sheet: TableFile) -> Array:
+    def times(self, batch: Any, sheet: TableFile) -> Array:
+        """The times of some rows, in seconds; a clock that begins anew at midnight goes on."""
         times = self.clock.unit * cells.seconds(batch, self.clock.name, sheet.path)
         if not self.clock.daily:
             return times
         finite = np.where(np.isfinite(times), times, -np.inf)
-        before = np.concatenate([[self.last - _DAY * self.midnights], finite[:-1]])
+        before = np.concatenate([[self.before], finite[:-1]])
         passed = self.midnights + np.cumsum(times - before < -_DAY / 2)
-        self.midnights = int(passed[-1])
+        self.midnights, self.before = int(passed[-1]), float(finite[-1])
         shifted: Array = times + _DAY * passed
         return shifted
 
@@ -280,9 +311,11 @@ class Timeline:
                 "info",
                 "time-starts-anew",
                 f"The clock starts anew, and an episode is taken to begin there: {self.anew.count + 1:,} episodes.",
-                f"'{name}' goes back to its beginning at {self.anew.words()}.",
+                f"'{name}' goes back to its beginning at {self.anew.words(self.places)}.",
                 "If an episode begins elsewhere, name the column that tells them apart with --episode.",
             )
+        if self.swaps.count:
+            yield self._swapped()
         if self.back.count:
             yield self._order()
         if self.same.count:
@@ -297,7 +330,7 @@ class Timeline:
                 "time-gaps",
                 "There are gaps in time. An episode breaks at a gap.",
                 f"'{name}' pauses {self.gaps.count:,} time(s) for more than {clock.span(clock.max_gap)}{median}: "
-                f"before {self.gaps.words(clock.span)}{lost}.",
+                f"{self.gaps.words(self.places, clock.span, gap=True)}{lost}.",
                 "Look why rows are missing. --max-gap sets another limit (inf for none).",
             )
         if self.uneven.count:
@@ -306,7 +339,8 @@ class Timeline:
                 "time-uneven",
                 "Steps are not equally long: rows may be missing or doubled, or the log is not sampled evenly.",
                 f"{self.uneven.count:,} of {self.steps:,} steps of '{name}' differ from the median of "
-                f"{clock.span(clock.step)} by more than half of it: before {self.uneven.words(clock.span)}.",
+                f"{clock.span(clock.step)} by more than half of it: before "
+                f"{self.uneven.words(self.places, clock.span)}.",
                 "Training takes all steps for equally long. A few such steps do little harm; resample the log if there "
                 "are many.",
             )
@@ -315,9 +349,25 @@ class Timeline:
                 "warning",
                 "time-missing",
                 "Some rows have no time.",
-                f"'{name}' is empty {self.missing.count:,} time(s): {self.missing.words()}.",
+                f"'{name}' is empty {self.missing.count:,} time(s): {self.missing.words(self.places)}.",
                 "Such rows are taken to be where they stand.",
             )
+
+    def _swapped(self) -> Remark:
+        pairs = [
+            f"{here.file} {here.kind}s {before.number} and {here.number}".strip()
+            for before, here in zip(
+                *(self.places([row + shift for row, _ in self.swaps.first]) for shift in (-1, 0)), strict=True
+            )
+        ]
+        more = self.swaps.count - len(pairs)
+        return Remark(
+            "warning",
+            "rows-swapped",
+            f"Rows stand in each other's place, and were put in the order of '{self.clock.name}'.",
+            f"By '{self.clock.name}': {', '.join(pairs)}" + (f" and {more:,} more pairs." if more else "."),
+            "Look why rows of the log are in the wrong order; nothing else is to be done.",
+        )
 
     def _order(self) -> Remark:
         share = self.back.count / max(self.steps, 1)
@@ -326,7 +376,7 @@ class Timeline:
             "time-goes-back",
             "Rows are out of order: time goes back. An episode breaks there.",
             f"'{self.clock.name}' goes back {self.back.count:,} time(s) in {self.steps:,} steps: "
-            f"at {self.back.words(lambda step: f'by {self.clock.span(-step)}')}.",
+            f"at {self.back.words(self.places, lambda step: f'by {self.clock.span(-step)}')}.",
             f"Sort the rows by '{self.clock.name}', within their episode if there are several.",
         )
 
@@ -344,6 +394,6 @@ class Timeline:
             "warning",
             "time-repeats",
             "Some rows have the same time as the row before: they may have been logged twice.",
-            f"{evidence}: {self.same.words()}.",
+            f"{evidence}: {self.same.words(self.places)}.",
             "Remove rows that were logged twice: they teach that an action changes nothing.",
         )

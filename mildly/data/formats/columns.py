@@ -85,6 +85,13 @@ class Columns:
         return tuple(name for name in (self.terminated, self.truncated, self.first, self.last) if name is not None)
 
     @property
+    def field_names(self) -> dict[str, str]:
+        """What the fields are called that a data set does not keep the names of."""
+        names = {"rewards": str(self.reward), "terminated": self.terminated, "truncated": self.truncated}
+        names |= {"next_observations": listed(self.next_obs) or None}
+        return {field: name for field, name in names.items() if name is not None}
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Those that may hold anything that can be compared."""
         return (self.episode,) if self.episode else ()

@@ -20,8 +20,10 @@ _ROWS_LOOKED_AT = 200
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_COMMA = re.compile(r"[-+]?\d*,\d+(e[-+]?\d+)?", re.IGNORECASE)
 _WITH_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _LIST = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
+_MOSTLY = 0.9  # of a column's values
 _MOST_TEXT_ROWS = 3  # of units and the like below a header
 
 
@@ -44,6 +46,8 @@ class Dialect:
     """What the first of them says of each column."""
     lists: frozenset[int] = frozenset()
     """Columns whose cells are lists of numbers."""
+    numbers: frozenset[int] = frozenset()
+    """Columns of numbers, by most of the first rows; others are mistakes, or have another decimal sign."""
 
     def words(self, usual: str) -> str | None:
         """A sentence on what is unusual about it; `usual` is the delimiter that the file's ending promises."""
@@ -54,7 +58,6 @@ class Dialect:
         parts.append("the columns' names in a comment" if in_comment else None)
         parts.append("no names of columns, which are counted from 0" if not self.named else None)
         parts.append(f"{self.skip} line(s) of comments skipped" if self.skip and not in_comment else None)
-        parts.append(f"{self.text_rows} row(s) of units skipped" if self.text_rows else None)
         found = [part for part in parts if part]
         return f"Read with: {', '.join(found)}." if found else None
 
@@ -96,6 +99,7 @@ def detect(head: bytes, *, whole: bool, usual: str, where: str) -> Dialect:
         text_rows,
         tuple(cell.strip() for cell in rows[1]) if text_rows else (),
         frozenset(lists),
+        frozenset(_columns_of(rows[1 + text_rows :], lambda cell: bool(_AMOUNT.fullmatch(cell)), _MOSTLY)),
     )
 
 
@@ -153,13 +157,13 @@ def _text_rows(rows: Sequence[Sequence[str]]) -> int:
     return 0
 
 
-def _columns_of(rows: Sequence[Sequence[str]], fits: Callable[[str], bool]) -> list[int]:
-    """The columns that have a value somewhere, and whose values are all of a kind."""
+def _columns_of(rows: Sequence[Sequence[str]], fits: Callable[[str], bool], share: float = 1.0) -> list[int]:
+    """The columns that have a value somewhere, and whose values are of a kind, all or at least a share of them."""
     found = []
     for i in range(max(map(len, rows), default=0)):
         cells = [row[i].strip() for row in rows if i < len(row)]
         values = [cell for cell in cells if cell not in MISSING]
-        if values and all(map(fits, values)):
+        if values and sum(map(fits, values)) >= share * len(values):
             found.append(i)
     return found
 

@@ -32,6 +32,7 @@ from mildly.data.formats.hdf5_chunks import check_chunks
 from mildly.data.memory import memory_limit
 from mildly.data.official import name_of_file
 from mildly.data.options import COLUMN_OPTIONS, ImportOptions, refuse
+from mildly.data.origin import Origin, rows_of_arrays
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
 
@@ -53,6 +54,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     if stored is not None:
         meta = parse_meta(stored, path)
         log = Log(meta, iter(()), where=str(path), scaled=True, size=size, notes=list(meta.notes))
+        log.origin = Origin(rows_of_arrays)
         log.steps = _rows(path, options, log.notes)
         return log
     name = dataset_name(path)
@@ -68,7 +70,7 @@ def read(path: Path, options: ImportOptions) -> Log:
         reference_max=task.reference_max if task else None,
         source=f"D4RL file {path.name}" if task else f"HDF5 file {path.name}",
     )
-    log = Log(meta, iter(()), where=str(path), scaled=task is not None, size=size)
+    log = Log(meta, iter(()), where=str(path), scaled=task is not None, size=size, origin=Origin(rows_of_arrays))
     log.steps = _rows(path, options, log.notes, as_d4rl=task is not None)
     if task is not None:
         log.steps = _as_the_task_knows(log.steps, task, has_timeouts, log.notes)

@@ -4,7 +4,7 @@ Policies here are continuous, and between choice 1 and choice 2 there is no acti
 actions that it reads. What it finds is a note of the data set: `mildly data info` shows it, `mildly data check` makes a
 finding of it, and training refuses it. Only numbers that are stored as integers count: a bang-bang controller's -1.0
 and 1.0 are amounts. Who gives bounds (`--action-low`, `--action-high`) or an environment (`--env`, which must have a
-Box) has said that the actions are amounts, and nothing is noted.
+Box), or says that they are in [-1, 1] (`--scaled`), has said that the actions are amounts, and nothing is noted.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def watched(
 
 def settled(options: ImportOptions) -> bool:
     """Whether the user has said that the actions are amounts."""
-    return options.action_low is not None or options.env is not None
+    return options.action_low is not None or options.env is not None or options.scaled
 
 
 def remark(words: str) -> Remark:

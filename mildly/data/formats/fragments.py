@@ -81,18 +81,13 @@ def _episode_by_episode(blocks: Iterator[Block], path: Path, limit: Limit) -> It
             ends = np.flatnonzero(part.terminated | part.truncated)
             whole = int(ends[-1]) + 1 if len(ends) else 0
             if whole:
-                yield _joined([*open_ones.pop(ids[start], []), part.part(slice(0, whole))]), None
+                yield Steps.joined([*open_ones.pop(ids[start], []), part.part(slice(0, whole))]), None
             if whole < len(part.rewards):
                 open_ones.setdefault(ids[start], []).append(part.part(slice(whole, None)))
         held = (column for parts in open_ones.values() for part in parts for column in part)
         size = sum(column.nbytes for column in held if column is not None)
         limit.check_piece(str(path), f"what has no end yet of {len(open_ones):,} episodes", size)
     for parts in open_ones.values():
-        episode = _joined(parts)
+        episode = Steps.joined(parts)
         episode.truncated[-1] = True
         yield episode, None
-
-
-def _joined(parts: list[Steps]) -> Steps:
-    columns = zip(*parts, strict=True)
-    return Steps(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]

@@ -9,22 +9,26 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mildly.data.assemble import Log, Steps
 from mildly.data.dataset import Array, Meta
+from mildly.data.fill import REWARD, Codes
 from mildly.data.findings import Remark, no_reward
 from mildly.data.formats import cells
 from mildly.data.formats.arrays import parse_meta
-from mildly.data.formats.clock import Clock, Timeline, find_clock
+from mildly.data.formats.clock import Clock, Timed, Timeline, find_clock
 from mildly.data.formats.columns import Columns, choose
+from mildly.data.formats.discrete import watched
 from mildly.data.formats.episodes import with_ends
+from mildly.data.formats.lines import Lines, Spots
 from mildly.data.formats.table_file import SUFFIXES, TableFile, delimiter, open_table, stem
 from mildly.data.formats.table_writer import write
 from mildly.data.memory import Limit, memory_limit, schema_bytes
 from mildly.data.options import NO_REWARD, ImportOptions
+from mildly.data.origin import Origin, worded
 from mildly.errors import MildlyError
 
 __all__ = ["read", "tables_in", "write"]
@@ -55,45 +59,59 @@ def read(path: Path, options: ImportOptions) -> Log:
     )
     limit = memory_limit(options.max_memory)
     size = _expected_bytes(sheets, columns, limit)
-    log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, notes=list(meta.notes))
+    lines = Lines(sheets)
+    origin = Origin(lines.places, columns.field_names)
+    log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, origin=origin, notes=list(meta.notes))
     clock = search.clock if columns.time is not None else None
     if stored is None:
-        log.notes += _notes(sheets, columns, guessed=guessed, apart=path.is_dir())
+        log.notes += _notes(lines, columns, guessed=guessed, apart=path.is_dir())
         log.notes += [remark.note() for remark in search.remarks]
         log.notes += [clock.words()] if clock is not None and np.isfinite(clock.step) else []
-    log.steps = _steps_of(sheets, columns, clock, limit, log.notes, apart=path.is_dir())
+    if options.missing is not None and stored is None:
+        log.codes = Codes(options.missing, [*columns.obs, *columns.action, REWARD, *columns.reward.columns], where)
+    log.steps = _steps_of(lines, columns, clock, limit, log, apart=path.is_dir())
+    if stored is None:
+        whole = [all(name in sheet.whole for sheet in sheets) for name in columns.action]
+        log.steps = watched(log.steps, columns.action, options, log.notes, integer=whole)
     return log
 
 
 def _steps_of(
-    sheets: Sequence[TableFile],
+    lines: Lines,
     columns: Columns,
     clock: Clock | None,
     limit: Limit,
-    notes: list[str],
+    log: Log,
     *,
     apart: bool,
 ) -> Iterator[Steps]:
-    """All rows; the notes get what is found in them."""
-    order = Order(columns, limit)
-    timeline = Timeline(clock, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
+    """All rows; the log's notes get what is found in them."""
+    notes = log.notes
+    order, decimals = Order(columns, limit, lines), Decimals(lines)
+    timeline = (
+        Timeline(clock, lines.places, episodes=bool(columns.episode or columns.flags)) if clock is not None else None
+    )
+    found = Finders(order, decimals, timeline, log.codes)
     yield from with_ends(
-        (block for sheet in sheets for block in _rows(sheet, columns, order, timeline, apart=apart)),
+        (block for sheet in lines.sheets for block in _rows(sheet, columns, found, apart=apart)),
         notes,
         done=columns.terminated if columns.done_is_over else None,
         episode=columns.episode,
+        flags=columns.flags,
+        places=lines.places,
     )
-    for finder in (order, timeline):
+    for finder in (decimals, order, timeline):
         notes += [remark.note() for remark in finder.remarks()] if finder is not None else []
 
 
-def _notes(sheets: Sequence[TableFile], columns: Columns, *, guessed: bool, apart: bool) -> Iterator[str]:
+def _notes(lines: Lines, columns: Columns, *, guessed: bool, apart: bool) -> Iterator[str]:
     """What was taken for what, and what is unusual."""
     yield f"{'Columns as guessed from their names' if guessed else 'Columns'}: {columns.words()}."
-    spoken = (sheet.dialect.words(delimiter(sheet.path)) for sheet in sheets if sheet.dialect)
+    spoken = (sheet.dialect.words(delimiter(sheet.path)) for sheet in lines.sheets if sheet.dialect)
     yield from dict.fromkeys(words for words in spoken if words)
-    if sheets[0].units:
-        yield f"Units: {', '.join(f'{name} = {unit}' for name, unit in sheets[0].units.items())}."
+    with_units = [sheet for sheet in lines.sheets if sheet.dialect is not None and sheet.dialect.text_rows]
+    if with_units:
+        yield _units(lines, with_units).note()
     if str(columns.reward) == NO_REWARD:
         yield no_reward().note()
     if columns.terminated is None:
@@ -104,6 +122,13 @@ def _notes(sheets: Sequence[TableFile], columns: Columns, *, guessed: bool, apar
             ", as far as the clock goes on" if columns.time else "",
         )
         yield f"No column tells the episodes apart: {rows} taken for one{clock}."
+
+
+def _units(lines: Lines, sheets: Sequence[TableFile]) -> Remark:
+    """Rows of text between the header and the first numbers."""
+    rows = [lines.place(sheet, row) for sheet in sheets if sheet.dialect for row in range(-sheet.dialect.text_rows, 0)]
+    units = ", ".join(f"{name} = {unit}" for name, unit in sheets[0].units.items())
+    return Remark("info", "units-row", "Rows of units below the header were skipped.", f"{worded(rows)}: {units}.")
 
 
 def _expected_bytes(sheets: Sequence[TableFile], columns: Columns, limit: Limit) -> int | None:
@@ -166,23 +191,19 @@ def _stored(sheets: Sequence[TableFile], path: Path) -> Meta | None:
     return dataclasses.replace(found[0], name=path.name, notes=())
 
 
-def _rows(
-    sheet: TableFile, columns: Columns, order: Order, timeline: Timeline | None, *, apart: bool
-) -> Iterator[tuple[Steps, Array | None]]:
+def _rows(sheet: TableFile, columns: Columns, finders: Finders, *, apart: bool) -> Iterator[tuple[Steps, Array | None]]:
     """Blocks with where new episodes begin, if anything but flags tells it. `apart`: they do with the file."""
+    order, timeline = finders.order, finders.timeline
     order.open(sheet)
+    blocks = _timed(sheet, columns, finders)
     if timeline is not None:
         timeline.open()
-    widths: dict[str, int] = {}
+        blocks = timeline.put_in_order(blocks)
     first = True
-    for batch in sheet.batches(columns.numbers, columns.flags, columns.labels, columns.time):
-        if batch.num_rows == 0:
-            continue
-        steps = _steps(batch, columns, sheet.path, widths)
-        starts = order.starts(batch) | cells.flag(batch, columns.first, sheet.path)
+    for steps, starts, times in blocks:
         goes_on = order.goes_on(starts, steps)
-        if timeline is not None:
-            starts |= timeline.breaks(batch, sheet, goes_on)
+        if timeline is not None and steps.numbers is not None:
+            starts |= timeline.breaks(times, steps.numbers, goes_on)
         if columns.episode is None and columns.first is None and timeline is None and not apart:
             yield steps, None
             continue
@@ -191,7 +212,19 @@ def _rows(
         yield steps, starts
 
 
-def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int]) -> Steps:
+def _timed(sheet: TableFile, columns: Columns, finders: Finders) -> Iterator[Timed]:
+    """Blocks as they stand in the file."""
+    order, decimals, timeline, codes = finders
+    widths: dict[str, int] = {}
+    for batch in sheet.batches(columns.numbers, columns.flags, columns.labels, columns.time, decimals.add):
+        if batch.num_rows:
+            starts = order.starts(batch) | cells.flag(batch, columns.first, sheet.path)
+            steps = _steps(batch, columns, sheet.path, widths, codes)
+            steps = steps._replace(numbers=order.lines.numbers(batch.num_rows))
+            yield Timed(steps, starts, timeline.times(batch, sheet) if timeline is not None else np.empty(0))
+
+
+def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int], codes: Codes | None) -> Steps:
     terminated = cells.flag(batch, columns.terminated, path)
     truncated = cells.flag(batch, columns.truncated, path)
     if columns.last is not None:
@@ -199,35 +232,71 @@ def _steps(batch: Any, columns: Columns, path: Path, widths: dict[str, int]) -> 
     return Steps(
         cells.matrix(batch, columns.obs, path, widths),
         cells.matrix(batch, columns.action, path, widths),
-        _rewards(batch, columns, path),
+        _rewards(batch, columns, path, codes),
         terminated,
         truncated,
         cells.matrix(batch, columns.next_obs, path, widths) if columns.next_obs else None,
     )
 
 
-def _rewards(batch: Any, columns: Columns, path: Path) -> Array:
-    """The rewards in double precision: what is computed is rounded once, at its end."""
+def _rewards(batch: Any, columns: Columns, path: Path, codes: Codes | None) -> Array:
+    """The rewards in double precision: what is computed is rounded once, at its end, and never from a code."""
+    learned = {*columns.obs, *columns.action}
     inputs = {}
     for name in columns.reward.columns:
         values = cells.matrix(batch, (name,), path, {}, np.float64)
         if values.shape[1] != 1:
             raise MildlyError(f"{path}: the reward needs one number of column '{name}', which holds lists.")
         inputs[name] = values[:, 0]
+        if codes is not None:
+            inputs[name] = codes.cleared(inputs[name], name, counts=name not in learned)
     return columns.reward.values(inputs, batch.num_rows)
+
+
+class Finders(NamedTuple):
+    """What looks at the rows as they are read."""
+
+    order: Order
+    decimals: Decimals
+    timeline: Timeline | None
+    codes: Codes | None
+
+
+class Decimals:
+    """Cells with the other decimal sign than the rest of their file."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.found: dict[str, Spots] = {}
+
+    def add(self, name: str, rows: Array) -> None:
+        """Rows of the running file in which a column has such cells."""
+        self.found.setdefault(name, Spots()).add(rows + self.lines.firsts[-1])
+
+    def remarks(self) -> Iterator[Remark]:
+        """What was found, once all rows are read."""
+        if self.found:
+            places = (f"'{name}' in {spots.words(self.lines.places)}" for name, spots in self.found.items())
+            yield Remark(
+                "warning",
+                "decimal-mixed",
+                "Decimal commas and points are mixed. Both were read as decimal signs.",
+                f"{'; '.join(places)}.",
+                "Look at those cells: they may come from another program, or have been typed by hand.",
+            )
 
 
 class Order:
     """Looks whether each episode is in one piece."""
 
-    def __init__(self, columns: Columns, limit: Limit) -> None:
-        self.columns, self.limit = columns, limit
+    def __init__(self, columns: Columns, limit: Limit, lines: Lines) -> None:
+        self.columns, self.limit, self.lines = columns, limit, lines
         self.pieces = 0  # of episodes that had begun before
 
     def open(self, sheet: TableFile) -> None:
         """Begin a file."""
         self.sheet = sheet
-        self.count = 0  # rows seen
+        self.lines.open()
         self.seen: set[Any] = set()  # episodes
         self.last: Any = None  # the last row's episode
         self.ended = True  # whether the last row had a flag
@@ -242,7 +311,6 @@ class Order:
             starts = cells.changes(ids, self.last)
             self._check_contiguous(ids, starts)
             self.last = ids[len(ids) - 1].as_py()
-        self.count += batch.num_rows
         return starts
 
     def goes_on(self, starts: Array, steps: Steps) -> Array:
@@ -260,7 +328,7 @@ class Order:
             episode = ids[row].as_py()
             if episode in self.seen and not self.columns.next_obs:
                 by = f"'{self.columns.episode}'" + (f" and '{self.columns.time}'" if self.columns.time else "")
-                (place,) = self.sheet.places([self.count + row])
+                (place,) = self.lines.places([self.lines.count + row])
                 raise MildlyError(
                     f"{path}: episode {_name(episode)} (column '{self.columns.episode}') goes on in {place} after "
                     f"another one began. Sort the rows by {by} first, or number the episodes apart if it is another."

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import re
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mildly.data.dataset import Array
 from mildly.data.formats import cells
 from mildly.data.formats.arrays import META, damaged, shortened
 from mildly.data.formats.csv_dialect import MISSING, Dialect, detect
+from mildly.data.formats.lines import line_runs
 from mildly.data.formats.parquet_pages import Page, chunks
 from mildly.errors import MildlyError
 
@@ -59,6 +62,8 @@ class TableFile:
     empty: frozenset[str]
     """Columns without any value (in a text's first block)."""
     boolean: frozenset[str]
+    whole: frozenset[str]
+    """Columns of integers, or of true and false, or of lists of them (in a text's first block)."""
     times: dict[str, Any]
     """Columns of dates and times, with the types to read them as."""
     dialect: Dialect | None
@@ -81,9 +86,17 @@ class TableFile:
         return {name: unit for name, unit in zip(self.names, given, strict=False) if unit not in MISSING}
 
     def batches(
-        self, numbers: Sequence[str], flags: Sequence[str], labels: Sequence[str], time: str | None = None
+        self,
+        numbers: Sequence[str],
+        flags: Sequence[str],
+        labels: Sequence[str],
+        time: str | None = None,
+        mixed: Callable[[str, Array], None] = lambda name, rows: None,
     ) -> Iterator[Any]:
-        """Record batches of some columns; labels may be anything that can be compared, the time also dates."""
+        """Record batches of some columns; labels may be anything that can be compared, the time also dates.
+
+        `mixed` is called with the column and the rows of cells that have the other decimal sign than their file.
+        """
         times = [time] if time is not None else []
         wanted = list(dict.fromkeys([*numbers, *flags, *labels, *times]))
         with opened(self.path) as arrow:
@@ -94,14 +107,35 @@ class TableFile:
             kinds |= {name: arrow.bool_() if name in self.boolean else arrow.float64() for name in numbers}
             kinds |= dict.fromkeys(self.lists & {*numbers}, arrow.string())
             kinds |= dict.fromkeys(flags, arrow.bool_()) | dict.fromkeys(labels, arrow.binary())  # in any encoding
+            yield from self._text_batches(arrow, self.dialect, kinds, mixed)
+
+    def _text_batches(
+        self, arrow: ModuleType, dialect: Dialect, kinds: dict[str, Any], mixed: Callable[[str, Array], None]
+    ) -> Iterator[Any]:
+        """Batches of a text. Where a column turns out to mix decimal signs, it is read again from there, as text."""
+        wanted, given = dict(kinds), 0  # rows that were handed over
+        while True:
+            row = 0
             try:
-                with _text(arrow, self.path, self.dialect, kinds) as reader:
-                    yield from (self._with_lists(batch, kinds) for batch in reader)
+                with _text(arrow, self.path, dialect, kinds) as reader:
+                    for batch in reader:
+                        new = batch.slice(max(given - row, 0))
+                        row += batch.num_rows
+                        if not new.num_rows and batch.num_rows:
+                            continue
+                        for name in [name for name in wanted if kinds[name] != wanted[name]]:
+                            new = self._with_numbers(new, name, given, mixed)
+                        given += new.num_rows
+                        yield self._with_lists(new, kinds)
+                return
             except arrow.ArrowInvalid as error:
                 found = _CELL.search(str(error))
                 if found is None:
                     raise
                 name = self.names[int(found["column"])]
+                if kinds[name] == arrow.float64() and cells.has_other_sign(found["value"], dialect.decimal):
+                    kinds[name] = arrow.string()
+                    continue
                 line = f" in line {found['line']}" if found["line"] else ""
                 known = {arrow.float64(): "a number", arrow.bool_(): "true or false (or 1 or 0)"}
                 kind = known.get(kinds[name], "a date and time")
@@ -109,37 +143,34 @@ class TableFile:
                     f"{self.path}: column '{name}' holds '{found['value'][:50]}'{line}, expected {kind}."
                 ) from error
 
+    def _with_numbers(self, batch: Any, name: str, start: int, mixed: Callable[[str, Array], None]) -> Any:
+        """A batch with a column of text as numbers, whatever their decimal sign."""
+        assert self.dialect is not None
+        i = batch.schema.get_field_index(name)
+        values, other, wrong = cells.numbers(batch.column(i), self.dialect.decimal)
+        if wrong is not None:
+            line = self.line(start + wrong)
+            text = batch.column(i)[wrong].as_py()[:50]
+            raise MildlyError(f"{self.path}: column '{name}' holds '{text}' in line {line}, expected a number.")
+        if len(other):
+            mixed(name, start + other)
+        return batch.set_column(i, name, values)
+
     def _with_lists(self, batch: Any, kinds: dict[str, Any]) -> Any:
         for name in self.lists & kinds.keys():
             i = batch.schema.get_field_index(name)
             batch = batch.set_column(i, name, cells.lists(batch.column(i), name, self.path))
         return batch
 
-    def places(self, rows: Sequence[int]) -> list[str]:
-        """Where rows, counted from 0, stand in the file: `line 17` of a text, in which rows may have several lines."""
-        if self.dialect is None:
-            return [f"row {row}" for row in rows]
-        lines = self._lines(self.dialect, set(rows))
-        return [f"line {lines[row]}" if row in lines else f"row {row}" for row in rows]
+    def line(self, row: int) -> int | None:
+        """The line in which a row, counted from 0, begins in a text; rows of units have numbers below 0."""
+        stretch = bisect_right(self._lines, (row, sys.maxsize)) - 1
+        return None if stretch < 0 else self._lines[stretch][1] + row - self._lines[stretch][0]
 
-    def _lines(self, dialect: Dialect, rows: set[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        opening: Any = gzip.open if compression(self.path) else open
-        encoding = "utf-8-sig" if dialect.encoding == "utf8" else dialect.encoding
-        with opening(self.path, "rt", encoding=encoding, errors="replace", newline="") as file, suppress(csv.Error):
-            for _ in range(dialect.skip):
-                next(file)
-            reader = csv.reader(file, delimiter=dialect.delimiter)
-            row, before = -dialect.text_rows - (dialect.header is None), 0
-            for cells_of_row in reader:
-                if cells_of_row:  # pyarrow, too, passes over empty lines
-                    if row in rows:
-                        found[row] = dialect.skip + before + 1
-                    if len(found) == len(rows):
-                        break
-                    row += 1
-                before = reader.line_num
-        return found
+    @cached_property
+    def _lines(self) -> list[tuple[int, int]]:
+        """Rows and their lines, where a row does not begin in the line after the row before."""
+        return [] if self.dialect is None else line_runs(self.path, self.dialect, packed=bool(compression(self.path)))
 
     def _parquet_batches(self, arrow: ModuleType, wanted: list[str], labels: Sequence[str]) -> Iterator[Any]:
         """Labels are read as numbers of a dictionary first: a long text that all rows share is small only there."""
@@ -225,13 +256,15 @@ def open_table(path: Path) -> TableFile:
             with _text(arrow, path, dialect) as reader:
                 schema = reader.schema
         described = (schema.metadata or {}).get(META.encode())
-        listed = {schema.names[i] for i in (dialect.lists if dialect else ()) if i < len(schema.names)}
+        told = (*dialect.lists, *dialect.numbers) if dialect else ()
+        listed = {schema.names[i] for i in told if i < len(schema.names)}
         return TableFile(
             path,
             tuple(schema.names),
             frozenset(field.name for field in schema if _is_number(arrow, field.type)) | listed,
             frozenset(field.name for field in schema if arrow.types.is_null(field.type)),
             frozenset(field.name for field in schema if arrow.types.is_boolean(field.type)),
+            frozenset(field.name for field in schema if _is_whole(arrow, field.type)),
             {field.name: kind for field in schema if (kind := _time_type(arrow, field.type)) is not None},
             dialect,
             described.decode(errors="replace") if described else None,
@@ -327,6 +360,11 @@ def _is_number(arrow: ModuleType, kind: Any) -> bool:
     if _is_list(arrow, kind):
         kind = kind.value_type
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+def _is_whole(arrow: ModuleType, kind: Any) -> bool:
+    kind = kind.value_type if _is_list(arrow, kind) else kind
+    return bool(arrow.types.is_integer(kind) or arrow.types.is_boolean(kind))
 
 
 def stem(path: Path) -> str:
