@@ -86,7 +86,7 @@ class AnchoredExtras(Extras):
 
     bc_weight: float = 0.0
     """Weight of a behavior cloning term in the actor's loss, in units of how much the data's episodes differ in their
-    discounted returns (standard deviation), so that it suits any rewards. 0.015 is a light one."""
+    discounted returns (standard deviation), so that it suits any rewards. 0.03 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
