@@ -397,28 +397,27 @@ class Judge:
 
     def returns(self, act: Acts, episodes: int, seed: int = 1000) -> list[float]:
         """What somebody earns in each of so many episodes, which have the same weather, road and so on for everyone."""
-        return [self._episode(np.random.default_rng((seed, i)), lambda plant, seen: self._by_name(act, seen))
-                for i in range(episodes)]  # fmt: skip
+
+        def by_name(plant: Plant, seen: list[float]) -> list[float]:
+            actions = act({f"obs_{name}": value for name, value in zip(plant.sensors, seen, strict=True)})
+            return [float(actions[f"action_{name}"]) for name in plant.actuators]
+
+        return [self._episode((seed, i), by_name) for i in range(episodes)]
 
     def operators(self, episodes: int, seed: int = 1000) -> list[list[float]]:
         """The same for each operator of the log."""
-        return [
-            [self._episode(np.random.default_rng((seed, i)), lambda plant, seen, skill=skill: plant.operate(skill))
-             for i in range(episodes)]
-            for skill in self.kind.skills
-        ]  # fmt: skip
 
-    def _by_name(self, act: Acts, seen: Sequence[float]) -> list[float]:
-        actions = act({f"obs_{name}": value for name, value in zip(self.kind.sensors, seen, strict=True)})
-        return [float(actions[f"action_{name}"]) for name in self.kind.actuators]
+        def returns(skill: tuple[float, float, float]) -> list[float]:
+            return [self._episode((seed, i), lambda plant, _: plant.operate(skill)) for i in range(episodes)]
 
-    def _episode(self, random: np.random.Generator, act: Callable[[Plant, list[float]], Sequence[float]]) -> float:
-        plant = self.kind(random)
+        return [returns(skill) for skill in self.kind.skills]
+
+    def _episode(self, seed: tuple[int, int], act: Callable[[Plant, list[float]], Sequence[float]]) -> float:
+        plant = self.kind(np.random.default_rng(seed))
         plant.begin()
         total = 0.0
         for _ in range(plant.limit):
-            first, second = act(plant, plant.look())
-            reward, ended = plant.step(first, second)
+            reward, ended = plant.step(*act(plant, plant.look()))
             total += reward
             if ended:
                 break
