@@ -154,7 +154,7 @@ def _into_folder(
         options = dataclasses.replace(options, name=name)  # the file's name says no more than the new one does
     with Writer(folder, expected=log.size or 0, shown=shown) as writer:
         data = assemble(log, options, writer)
-        writer.finish(data.meta)
+        writer.finish(data.meta, data.gaps)
     for note in data.meta.notes[len(log.meta.notes) :]:
         tell(note)
     return Dataset.load(folder, verify=False)
