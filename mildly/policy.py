@@ -251,9 +251,7 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         for name, found, size in (("action", space, actions), ("observation", observation_space, observations)):
             if found is not None and found.size != size:
                 raise ValueError(f"{name}_low has {found.size} numbers instead of {size}")
-        normalizer = Normalizer(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
-        if normalizer is not None:
-            normalizer = normalizer._replace(std=torch.where(normalizer.std == 0, torch.inf, normalizer.std))
+        normalizer = _normalizer(mean, std) if mean is not None else None
         names, units = (texts(description, f"action_{told}", actions) for told in ("names", "units"))
         reward_scale = float(description.get("reward_scale", 1.0))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -287,14 +285,26 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
     return actor
 
 
+def _normalizer(mean: Sequence[float], std: Sequence[float] | None) -> Normalizer:
+    """What `save` wrote: a deviation of 0 is that of a constant column."""
+    if std is None or min(std, default=0.0) < 0:
+        raise ValueError(f"observation_std is {std}")
+    return Normalizer(torch.tensor(mean), torch.tensor([x or math.inf for x in std]))
+
+
 def _check_format(path: Path, found: Any) -> None:
     if found != FORMAT:
         raise MildlyError(f"{path}: format {found}; this version of mildly reads {FORMAT}. Train it again.")
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:
-    """An entry of the description that is one number per dimension, or nothing."""
+    """An entry of the description that is one finite number per dimension, or nothing."""
     values = description[name]
-    if values is not None and len(values) != size:
+    if values is None:
+        return None
+    if len(values) != size:
         raise ValueError(f"{name} has {len(values)} numbers instead of {size}")
-    return None if values is None else tuple(float(value) for value in values)
+    numbers = tuple(float(value) for value in values)
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{name} is not finite")
+    return numbers
