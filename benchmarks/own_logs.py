@@ -52,7 +52,14 @@ CONVERT: dict[str, list[str]] = {
 the flow meter, which shows what the inlet of the same row lets in: an answer, not a question."""
 FAHRENHEIT = 45.0  # ambient temperatures beyond it, by the finding `unit-change`
 _CELL = re.compile(r"(?P<file>[^\s:]+): column '(?P<column>\w+)' holds '(?P<cell>[^']+)' in line (?P<line>\d+)")
-ALGORITHMS = ("mcq", "iql", "td3-bc", "bc")
+TRAIN: dict[str, list[str]] = {
+    "mcq": [
+        *("--hidden-dims", "64", "64", "--behavior.hidden-dims", "64", "64", "--batch-size", "128"),
+        *("--actor-lr", "0.001", "--critic-lr", "0.001", "--extras.bc-warmup-steps", "2000"),
+    ],
+    **dict.fromkeys(("iql", "td3-bc", "bc"), ["--preset", "small"]),
+}
+"""How each algorithm is trained: `small`, and MCQ by its default with networks and a warm-up as small."""
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -133,7 +140,7 @@ def prepare(log: str, work: Path) -> dict[str, Any]:
     return facts
 
 
-def trained(log: str, algorithm: str, seed: int, steps: int, work: Path, options: list[str]) -> Run:
+def trained(log: str, algorithm: str, seed: int, steps: int, work: Path) -> Run:
     """A finished run, of now or of before."""
     out = work / log / f"{algorithm}-s{seed}"
     words = [
@@ -145,7 +152,7 @@ def trained(log: str, algorithm: str, seed: int, steps: int, work: Path, options
         str(seed),
         "--threads",
         "1",
-        *options,
+        *TRAIN[algorithm],
     ]
     resumed = ["train", "--resume", str(out)]
     code, said = run(*resumed) if (out / "run.json").exists() else run("train", algorithm, *words, "--out", str(out))
@@ -187,11 +194,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--work", type=Path, default=Path("own-logs"), help="folder for logs and runs")
     parser.add_argument("--logs", nargs="+", default=list(FILES), choices=list(FILES))
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--algorithms", nargs="+", default=list(TRAIN), choices=list(TRAIN))
+    parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=20)
-    args, options = parser.parse_known_args()
+    args = parser.parse_args()
     record: dict[str, Any] = {"command": " ".join(["own_logs.py", *sys.argv[1:]]), "versions": versions(), "logs": {}}
     for log in args.logs:
         facts = prepare(log, args.work)
@@ -204,7 +211,7 @@ def main() -> None:
         record["logs"][log] = entry | {"policies": []}
         for algorithm in args.algorithms:
             for seed in range(args.seeds):
-                finished = trained(log, algorithm, seed, args.steps, args.work, options)
+                finished = trained(log, algorithm, seed, args.steps, args.work)
                 found = judged(log, finished, args.episodes)
                 record["logs"][log]["policies"].append(found)
                 won = "beats" if found["mean_return"] > mean else "does not beat"
