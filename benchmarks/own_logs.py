@@ -3,7 +3,7 @@ r"""From three messy logs to policies that beat the people who ran the plants, w
     python benchmarks/own_logs.py --out benchmarks/results/own_logs.json
 
 The logs of `recipes/messy_logs.py` are written with all their faults and read as the guide says: `mildly data check`,
-what its advice asks for (`REPAIRS`, in the files; `CONVERT`, as options), `mildly data convert`, `mildly train`. The
+what its advice asks for (`repair`, in the files; `CONVERT`, as options), `mildly data convert`, `mildly train`. The
 plant itself is the judge: every policy acts in it by the log's names and is compared with the operators of the log on
 the same episodes. Nothing of the judge reaches a training. Each finished policy is kept in the work folder, so that an
 interrupted benchmark goes on where it was.
@@ -57,7 +57,7 @@ TRAIN: dict[str, list[str]] = {
         *("--hidden-dims", "64", "64", "--behavior.hidden-dims", "64", "64", "--batch-size", "128"),
         *("--actor-lr", "0.001", "--critic-lr", "0.001", "--extras.bc-warmup-steps", "2000"),
     ],
-    **dict.fromkeys(("iql", "td3-bc", "bc"), ["--preset", "small"]),
+    **{name: ["--preset", "small"] for name in ("iql", "td3-bc", "bc")},
 }
 """How each algorithm is trained: `small`, and MCQ by its default with networks and a warm-up as small."""
 

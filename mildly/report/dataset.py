@@ -147,7 +147,7 @@ def _actions(axes: Any, data: Dataset) -> None:
         _legend(axes, columns=2 if len(columns) > 4 else 1)
     about = plain_text(names[0]) if size == 1 and meta.action_names else "action"
     own = f"{about}, in {plain_text(unit)}" if unit else about
-    axes.set(title="Actions", xlabel=own if shared else "% of the way from the lower to the upper bound")
+    axes.set(title="Actions", xlabel=own if shared else "% of the range between the bounds")
     axes.set(ylabel="% of transitions", xlim=(low - 0.025 * (high - low), high + 0.025 * (high - low)))
 
 
@@ -167,9 +167,9 @@ def _states(axes: Any, data: Dataset) -> None:
         share = np.square(sizes) / np.square(sizes).sum()
         names = np.array(data.meta.observation_names)[varying] if data.meta.observation_names else None
         led = [_leading(direction, names) for direction in directions[:2]]
-        axes.set_xlabel(f"first principal component ({100 * share[0]:.0f} % of the variance{led[0]})")
+        axes.set_xlabel(f"first principal component ({100 * share[0]:.0f} % of the variance){led[0]}")
         if places.shape[1] > 1:
-            axes.set_ylabel(f"second principal component ({100 * share[1]:.0f} %{led[1]})")
+            axes.set_ylabel(f"second principal component ({100 * share[1]:.0f} %){led[1]}")
     y = places[:, 1] if places.shape[1] > 1 else following
     low, high = np.quantile(following, (0.02, 0.98))
     dots = axes.scatter(
@@ -185,7 +185,7 @@ def _leading(direction: Array, names: Array | None) -> str:
     """The names of the columns that a direction goes along most."""
     if names is None:
         return ""
-    return "; " + plain_text(", ".join(names[np.argsort(-np.abs(direction))[:_LEADING]]))
+    return "\nmostly " + plain_text(", ".join(names[np.argsort(-np.abs(direction))[:_LEADING]]))
 
 
 def _order(axes: Any, data: Dataset) -> None:
