@@ -53,11 +53,13 @@ the flow meter, which shows what the inlet of the same row lets in: an answer, n
 FAHRENHEIT = 45.0  # ambient temperatures beyond it, by the finding `unit-change`
 _CELL = re.compile(r"(?P<file>[^\s:]+): column '(?P<column>\w+)' holds '(?P<cell>[^']+)' in line (?P<line>\d+)")
 TRAIN: dict[str, list[str]] = {
+    "bc": ["--preset", "small", "--steps", "1500"],
+    "td3-bc": ["--preset", "small", "--steps", "3000"],
+    "iql": ["--preset", "small", "--steps", "3000"],
     "mcq": [
         *("--hidden-dims", "64", "64", "--behavior.hidden-dims", "64", "64", "--batch-size", "128"),
-        *("--actor-lr", "0.001", "--critic-lr", "0.001", "--extras.bc-warmup-steps", "2000"),
+        *("--actor-lr", "0.001", "--critic-lr", "0.001", "--extras.bc-warmup-steps", "1000", "--steps", "3000"),
     ],
-    **{name: ["--preset", "small"] for name in ("iql", "td3-bc", "bc")},
 }
 """How each algorithm is trained: `small`, and MCQ by its default with networks and a warm-up as small."""
 
@@ -140,20 +142,10 @@ def prepare(log: str, work: Path) -> dict[str, Any]:
     return facts
 
 
-def trained(log: str, algorithm: str, seed: int, steps: int, work: Path) -> Run:
+def trained(log: str, algorithm: str, seed: int, work: Path) -> Run:
     """A finished run, of now or of before."""
     out = work / log / f"{algorithm}-s{seed}"
-    words = [
-        "--dataset",
-        str(work / log / "set"),
-        "--steps",
-        str(steps),
-        "--seed",
-        str(seed),
-        "--threads",
-        "1",
-        *TRAIN[algorithm],
-    ]
+    words = ["--dataset", str(work / log / "set"), "--seed", str(seed), "--threads", "1", *TRAIN[algorithm]]
     resumed = ["train", "--resume", str(out)]
     code, said = run(*resumed) if (out / "run.json").exists() else run("train", algorithm, *words, "--out", str(out))
     assert code == 0, said
@@ -161,7 +153,12 @@ def trained(log: str, algorithm: str, seed: int, steps: int, work: Path) -> Run:
 
 
 def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
-    """What a run's policy earns in the plant, and how often it met what its data do not cover."""
+    """What a run's policy earns in the plant, and how often it met what its data do not cover; told once, then kept."""
+    kept = run.path.with_name(f"{run.path.name}-{episodes}.json")
+    if kept.exists():
+        found = json.loads(kept.read_text())
+        assert isinstance(found, dict)
+        return found
     policy, judge, outside = load_policy(run.path), messy_logs.Judge(log), [0, 0]
 
     def act(seen: Mapping[str, float]) -> Mapping[str, Any]:
@@ -174,7 +171,7 @@ def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
     lines = run.metrics()
     finite = all(value == value for line in lines for value in line.values())
     plan = run.plan()
-    return {
+    found = {
         "algorithm": plan.algorithm,
         "preset": plan.preset,
         "seed": plan.seed,
@@ -186,6 +183,8 @@ def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
         "mean_return": round(statistics.fmean(returns), 2),
         "returns": [round(value, 2) for value in returns],
     }
+    kept.write_text(json.dumps(found))
+    return found
 
 
 def main() -> None:
@@ -195,7 +194,6 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("own-logs"), help="folder for logs and runs")
     parser.add_argument("--logs", nargs="+", default=list(FILES), choices=list(FILES))
     parser.add_argument("--algorithms", nargs="+", default=list(TRAIN), choices=list(TRAIN))
-    parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=20)
     args = parser.parse_args()
@@ -211,7 +209,7 @@ def main() -> None:
         record["logs"][log] = entry | {"policies": []}
         for algorithm in args.algorithms:
             for seed in range(args.seeds):
-                finished = trained(log, algorithm, seed, args.steps, args.work)
+                finished = trained(log, algorithm, seed, args.work)
                 found = judged(log, finished, args.episodes)
                 record["logs"][log]["policies"].append(found)
                 won = "beats" if found["mean_return"] > mean else "does not beat"
