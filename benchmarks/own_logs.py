@@ -161,10 +161,10 @@ def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
         return found
     policy, judge, outside = load_policy(run.path), messy_logs.Judge(log), [0, 0]
 
-    def act(seen: Mapping[str, float]) -> Mapping[str, Any]:
+    def act(seen: Mapping[str, Any]) -> Mapping[str, Any]:
         known = {name: seen[name] for name in policy.observation_names}
-        outside[0] += bool(policy.unseen(known))
-        outside[1] += 1
+        outside[0] += len({found.row for found in policy.unseen(known)})
+        outside[1] += len(known[policy.observation_names[0]])
         return policy.named(policy.act(known, unseen="ignore"))
 
     returns = judge.returns(act, episodes)

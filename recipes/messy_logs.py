@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -384,9 +384,9 @@ LOGS: dict[str, Callable[[], Table]] = {"building": building, "tank": tank, "veh
 
 
 class Acts(Protocol):
-    """Whoever acts in a plant: from sensors by the log's names to actions by the log's names."""
+    """Whoever acts in plants side by side: from sensors by the log's names, (n,) each, to actions by their names."""
 
-    def __call__(self, seen: Mapping[str, float]) -> Mapping[str, float]: ...
+    def __call__(self, seen: Mapping[str, Array]) -> Mapping[str, Array]: ...
 
 
 class Judge:
@@ -398,30 +398,37 @@ class Judge:
     def returns(self, act: Acts, episodes: int, seed: int = 1000) -> list[float]:
         """What somebody earns in each of so many episodes, which have the same weather, road and so on for everyone."""
 
-        def by_name(plant: Plant, seen: list[float]) -> list[float]:
-            actions = act({f"obs_{name}": value for name, value in zip(plant.sensors, seen, strict=True)})
-            return [float(actions[f"action_{name}"]) for name in plant.actuators]
+        def by_name(plants: list[Plant], seen: list[list[float]]) -> Array:
+            columns = zip(self.kind.sensors, np.array(seen).T, strict=True)
+            actions = act({f"obs_{name}": column for name, column in columns})
+            return np.stack([actions[f"action_{name}"] for name in self.kind.actuators], axis=1).astype(np.float64)
 
-        return [self._episode((seed, i), by_name) for i in range(episodes)]
+        return self._returns(by_name, episodes, seed)
 
     def operators(self, episodes: int, seed: int = 1000) -> list[list[float]]:
         """The same for each operator of the log."""
 
         def returns(skill: tuple[float, float, float]) -> list[float]:
-            return [self._episode((seed, i), lambda plant, _: plant.operate(skill)) for i in range(episodes)]
+            return self._returns(lambda plants, _: [plant.operate(skill) for plant in plants], episodes, seed)
 
         return [returns(skill) for skill in self.kind.skills]
 
-    def _episode(self, seed: tuple[int, int], act: Callable[[Plant, list[float]], Sequence[float]]) -> float:
-        plant = self.kind(np.random.default_rng(seed))
-        plant.begin()
-        total = 0.0
-        for _ in range(plant.limit):
-            reward, ended = plant.step(*act(plant, plant.look()))
-            total += reward
-            if ended:
+    def _returns(
+        self, act: Callable[[list[Plant], list[list[float]]], Iterable[Sequence[float]]], episodes: int, seed: int
+    ) -> list[float]:
+        plants = [self.kind(np.random.default_rng((seed, i))) for i in range(episodes)]
+        for plant in plants:
+            plant.begin()
+        totals, running = dict.fromkeys(plants, 0.0), list(plants)
+        for _ in range(self.kind.limit):
+            actions = act(running, [plant.look() for plant in running])
+            steps = [(plant, *plant.step(*given)) for plant, given in zip(running, actions, strict=True)]
+            for plant, reward, _ in steps:
+                totals[plant] += reward
+            running = [plant for plant, _, ended in steps if not ended]
+            if not running:
                 break
-        return total
+        return list(totals.values())
 
 
 # The faults

@@ -15,14 +15,17 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from conftest import Refused, unsealed
+from conftest import Refused, make_dataset, unsealed
 
 from mildly.action_space import ActionSpace
 from mildly.actors import TanhGaussianActor
+from mildly.data.convert import convert
+from mildly.data.dataset import Dataset
 from mildly.data.normalize import Normalizer
 from mildly.errors import MildlyError
 from mildly.observation_space import QUANTILES, ObservationSpace, Unseen, UnseenError, UnseenWarning
 from mildly.policy import Policy, load_policy
+from mildly.training.offline import train
 
 NAMES, UNITS = ("room", "setpoint", "sun"), ("degC", "degC", "")
 LOG = np.random.default_rng(0).uniform((15, 21, 0), (25, 21, 500), (1000, 3)).astype(np.float32)
@@ -263,6 +266,39 @@ def test_names_cannot_move_the_cursor() -> None:
     assert "\x1b" not in str(UnseenError(space.unseen(np.ones(1))))
 
 
+# From a log to a policy
+
+
+def test_names_and_units_travel_from_the_log_through_the_data_set_to_the_policy(tmp_path: Any) -> None:
+    random = np.random.default_rng(0)
+    rows = [f"{i // 20},{15 + 10 * random.random():.2f},21,{random.uniform(0, 100):.1f},{random.normal():.3f}"
+            for i in range(200)]  # fmt: skip
+    header = ["episode,room,setpoint,action_valve,reward", "-,degC,degC,%,EUR"]
+    (tmp_path / "log.csv").write_text("\n".join([*header, *rows]) + "\n")
+    data = convert(tmp_path / "log.csv", tmp_path / "set")
+    meta = Dataset.load(tmp_path / "set").meta
+    assert (meta.observation_names, meta.observation_units) == (("room", "setpoint"), ("degC", "degC"))
+    assert (meta.action_names, meta.action_units) == (("action_valve",), ("%",))
+    sizes: dict[str, Any] = {"hidden_dims": (4,), "batch_size": 8, "steps": 2, "eval_every": 0}
+    policy = load_policy(train("bc", tmp_path / "set", out=tmp_path / "run", **sizes).path)
+    assert policy.observation_space == ObservationSpace.of(data.observations, ("room", "setpoint"), ("degC", "degC"))
+    assert (policy.action_names, policy.action_units) == (("action_valve",), ("%",))
+    action = policy.act({"setpoint": 21.0, "room": 20.0})
+    assert 0 <= policy.named(action)["action_valve"] <= 100
+    with pytest.raises(UnseenError, match="setpoint is 22 degC"):
+        policy.act({"setpoint": 22.0, "room": 20.0}, unseen="raise")
+
+
+def test_a_policy_of_the_best_episodes_knows_their_range_only(tmp_path: Any) -> None:
+    data = make_dataset(rows=100)
+    returns = data.episode_returns()
+    best = data.episodes()[int(np.argmax(returns))]
+    sizes: dict[str, Any] = {"hidden_dims": (4,), "batch_size": 8, "steps": 2, "eval_every": 0, "check": False}
+    policy = load_policy(train("bc", data, out=tmp_path / "run", best_episodes=0.1, **sizes).path)
+    assert policy.observation_space is not None
+    assert policy.observation_space.high == tuple(data.observations[best].max(axis=0).tolist())
+
+
 # Files
 
 
@@ -335,7 +371,7 @@ def test_a_damaged_description_of_the_log_is_an_error(policy: Policy, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 17])
 def test_guards_cost_less_than_a_third_of_acting(size: int) -> None:
-    """Measured by turns, one observation at a time, with the default network."""
+    """Processor time by turns, one observation at a time, with the default network."""
     random = np.random.default_rng(0)
     data = random.normal(size=(1000, size)).astype(np.float32)
     data[:, 0] = 1.0  # constant: the guard has most to do
@@ -345,10 +381,10 @@ def test_guards_cost_less_than_a_third_of_acting(size: int) -> None:
     for _ in range(41):
         turn = []
         for each in (bare, guarded):
-            start = time.perf_counter()
+            start = time.process_time()
             for row in data[:100]:
                 each.act(row)
-            turn.append(time.perf_counter() - start)
+            turn.append(time.process_time() - start)
         times.append(turn)
     ratio = statistics.median(after / before for before, after in times)
     milliseconds = [10 * statistics.median(column) for column in zip(*times, strict=True)]

@@ -48,14 +48,14 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return runs
 
 
-Change = Callable[[dict[str, float], int], None]
+Change = Callable[[dict[str, Any], int], None]
 
 
 def acts(policy: Policy, change: Change, **options: Any) -> Any:
     """A policy in the building's plant with something changed on the way from the sensors to it, by the step."""
     step = iter(range(10**9))
 
-    def act(seen: Mapping[str, float]) -> Mapping[str, Any]:
+    def act(seen: Mapping[str, Any]) -> Mapping[str, Any]:
         shown = {**seen, "obs_door": 1.0}
         change(shown, next(step))
         return policy.named(policy.act(shown, **options))
@@ -63,22 +63,22 @@ def acts(policy: Policy, change: Change, **options: Any) -> Any:
     return act
 
 
-def nothing(shown: dict[str, float], step: int) -> None:
+def nothing(shown: dict[str, Any], step: int) -> None:
     pass
 
 
-def fails_high(shown: dict[str, float], step: int) -> None:
+def fails_high(shown: dict[str, Any], step: int) -> None:
     """The thermometer breaks."""
     if step >= 40:
         shown["obs_room"] = 500.0
 
 
-def warmer(shown: dict[str, float], step: int) -> None:
+def warmer(shown: dict[str, Any], step: int) -> None:
     """Somebody turns the setpoint to what nobody has tried."""
     shown["obs_setpoint"] = 25.0
 
 
-def door_opens(shown: dict[str, float], step: int) -> None:
+def door_opens(shown: dict[str, Any], step: int) -> None:
     shown["obs_door"] = 0.0
 
 
@@ -129,7 +129,7 @@ def test_a_setpoint_outside_the_log_is_named_and_raise_stops_it(policies: dict[s
 def test_clip_takes_a_setpoint_outside_the_log_for_the_highest_in_it(policies: dict[str, Path]) -> None:
     judge, policy = recipe.Judge("building"), load_policy(policies["building"])
 
-    def highest(shown: dict[str, float], step: int) -> None:
+    def highest(shown: dict[str, Any], step: int) -> None:
         shown["obs_setpoint"] = 21.0
 
     clipped, usual = (judge.returns(acts(policy, change, unseen="clip"), 1) for change in (warmer, highest))
