@@ -152,9 +152,14 @@ def trained(log: str, algorithm: str, seed: int, work: Path) -> Run:
     return Run.open(out)
 
 
+def verdict(run: Path, episodes: int) -> Path:
+    """Where the judge's verdict on a run is kept."""
+    return run.with_name(f"{run.name}-{episodes}.json")
+
+
 def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
     """What a run's policy earns in the plant, and how often it met what its data do not cover; told once, then kept."""
-    kept = run.path.with_name(f"{run.path.name}-{episodes}.json")
+    kept = verdict(run.path, episodes)
     if kept.exists():
         found = json.loads(kept.read_text())
         assert isinstance(found, dict)
@@ -196,6 +201,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=list(TRAIN), choices=list(TRAIN))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--finished", action="store_true", help="train nothing: record the policies judged so far")
     args = parser.parse_args()
     record: dict[str, Any] = {"command": " ".join(["own_logs.py", *sys.argv[1:]]), "versions": versions(), "logs": {}}
     for log in args.logs:
@@ -209,8 +215,9 @@ def main() -> None:
         record["logs"][log] = entry | {"policies": []}
         for algorithm in args.algorithms:
             for seed in range(args.seeds):
-                finished = trained(log, algorithm, seed, args.work)
-                found = judged(log, finished, args.episodes)
+                if args.finished and not verdict(args.work / log / f"{algorithm}-s{seed}", args.episodes).exists():
+                    continue
+                found = judged(log, trained(log, algorithm, seed, args.work), args.episodes)
                 record["logs"][log]["policies"].append(found)
                 won = "beats" if found["mean_return"] > mean else "does not beat"
                 print(f"  {algorithm} seed {seed}: {found['mean_return']:.1f}, {won} the operators' mean", flush=True)
