@@ -152,18 +152,8 @@ def trained(log: str, algorithm: str, seed: int, work: Path) -> Run:
     return Run.open(out)
 
 
-def verdict(run: Path, episodes: int) -> Path:
-    """Where the judge's verdict on a run is kept."""
-    return run.with_name(f"{run.name}-{episodes}.json")
-
-
 def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
-    """What a run's policy earns in the plant, and how often it met what its data do not cover; told once, then kept."""
-    kept = verdict(run.path, episodes)
-    if kept.exists():
-        found = json.loads(kept.read_text())
-        assert isinstance(found, dict)
-        return found
+    """What a run's policy earns in the plant, and how often it met what its data do not cover."""
     policy, judge, outside = load_policy(run.path), messy_logs.Judge(log), [0, 0]
 
     def act(seen: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,7 +166,7 @@ def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
     lines = run.metrics()
     finite = all(value == value for line in lines for value in line.values())
     plan = run.plan()
-    found = {
+    return {
         "algorithm": plan.algorithm,
         "preset": plan.preset,
         "seed": plan.seed,
@@ -188,8 +178,6 @@ def judged(log: str, run: Run, episodes: int) -> dict[str, Any]:
         "mean_return": round(statistics.fmean(returns), 2),
         "returns": [round(value, 2) for value in returns],
     }
-    kept.write_text(json.dumps(found))
-    return found
 
 
 def main() -> None:
@@ -215,9 +203,13 @@ def main() -> None:
         record["logs"][log] = entry | {"policies": []}
         for algorithm in args.algorithms:
             for seed in range(args.seeds):
-                if args.finished and not verdict(args.work / log / f"{algorithm}-s{seed}", args.episodes).exists():
+                kept = args.work / log / f"{algorithm}-s{seed}-{args.episodes}.json"
+                if not kept.exists() and args.finished:
                     continue
-                found = judged(log, trained(log, algorithm, seed, args.work), args.episodes)
+                if not kept.exists():
+                    policy = judged(log, trained(log, algorithm, seed, args.work), args.episodes)
+                    kept.write_text(json.dumps(policy))
+                found = json.loads(kept.read_text())
                 record["logs"][log]["policies"].append(found)
                 won = "beats" if found["mean_return"] > mean else "does not beat"
                 print(f"  {algorithm} seed {seed}: {found['mean_return']:.1f}, {won} the operators' mean", flush=True)
