@@ -137,7 +137,7 @@ def prepare(log: str, work: Path) -> dict[str, Any]:
         assert code == 0, checked
         facts = {"faults": len(planted), "check_before": before[0], "repairs": repairs, "convert": options}
         (folder / "prepared.json").write_text(json.dumps(facts | {"converted": said.strip().split("\n")[-2:]}))
-    facts = json.loads((folder / "prepared.json").read_text())
+    facts = json.loads((folder / "prepared.json").read_text().replace(f"{folder}/", ""))
     assert isinstance(facts, dict)
     return facts
 
@@ -191,7 +191,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--finished", action="store_true", help="train nothing: record the policies judged so far")
     args = parser.parse_args()
-    record: dict[str, Any] = {"command": " ".join(["own_logs.py", *sys.argv[1:]]), "versions": versions(), "logs": {}}
+    note = "python benchmarks/own_logs.py: returns in the plant, per episode; the operators' and the policies' are the same"
+    record: dict[str, Any] = {"note": note, "train": TRAIN, "versions": versions(), "logs": {}}
     for log in args.logs:
         facts = prepare(log, args.work)
         operators = messy_logs.Judge(log).operators(args.episodes)
