@@ -191,8 +191,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--finished", action="store_true", help="train nothing: record the policies judged so far")
     args = parser.parse_args()
-    note = "python benchmarks/own_logs.py: returns in the plant, per episode; the operators' and the policies' are the same"
-    record: dict[str, Any] = {"note": note, "train": TRAIN, "versions": versions(), "logs": {}}
+    note = "returns in the plant; operators and policies have the same episodes. A policy's commit is that of its run"
+    record: dict[str, Any] = {"note": note, "versions": versions(), "logs": {}}
     for log in args.logs:
         facts = prepare(log, args.work)
         operators = messy_logs.Judge(log).operators(args.episodes)
@@ -210,7 +210,8 @@ def main() -> None:
                 if not kept.exists():
                     policy = judged(log, trained(log, algorithm, seed, args.work), args.episodes)
                     kept.write_text(json.dumps(policy))
-                found = json.loads(kept.read_text())
+                begun = json.loads((args.work / log / f"{algorithm}-s{seed}" / "run.json").read_text())
+                found = {"commit": begun["versions"].get("commit"), **json.loads(kept.read_text())}
                 record["logs"][log]["policies"].append(found)
                 won = "beats" if found["mean_return"] > mean else "does not beat"
                 print(f"  {algorithm} seed {seed}: {found['mean_return']:.1f}, {won} the operators' mean", flush=True)
