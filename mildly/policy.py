@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -21,16 +22,19 @@ from mildly.actors import ACTORS, Actor, Memory
 from mildly.data.dataset import Array
 from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, unknown_name
 from mildly.files import atomic_write, read_own_json, sha256, write_json
+from mildly.observation_space import ObservationSpace, Unseen, UnseenError, UnseenWarning, as_array, in_words, texts
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
+OnUnseen = Literal["warn", "raise", "clip", "ignore"]
+"""What to do about observations that the training data do not cover."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A trained actor with everything needed to act: observation normalizer and the action space inside."""
+    """A trained actor with everything needed to act: normalizer, both spaces and the log's names inside."""
 
     actor: Actor
     normalizer: Normalizer | None = None
@@ -38,42 +42,78 @@ class Policy:
     """The environment's units, in which the policy acts; none where they are [-1, 1]."""
     reward_scale: float = 1.0
     """What rewards were multiplied with in training. Acting does not need it; going on with other data does."""
+    observation_space: ObservationSpace | None = None
+    """What the training data's observations were like; none where nobody knows."""
+    action_names: tuple[str, ...] = ()
+    """What the log calls the numbers of an action; empty where it has no names."""
+    action_units: tuple[str, ...] = ()
+    """Their units, empty text where there is none; empty where the log tells none."""
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def observation_size(self) -> int:
         """How many numbers an observation must have."""
         return int(self.actor.spec["observation_size"])
 
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What the log calls the numbers of an observation; empty where it has no names."""
+        return () if self.observation_space is None else self.observation_space.names
+
     def check_fit(self, env_id: str, whose: str) -> None:
         """Raise where an environment does not take this policy's actions, or shows it other observations."""
         check_fit(env_id, self.observation_size, int(self.actor.spec["action_size"]), whose, self.action_space)
 
-    def act(self, observations: Array, deterministic: bool = True, generator: torch.Generator | None = None) -> Array:
+    def act(
+        self,
+        observations: Array | Mapping[str, Any] | Any,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+        unseen: OnUnseen = "warn",
+    ) -> Array:
         """Actions in the environment's units, for one observation (o,) or a batch (n, o).
 
         A policy that remembers the episode cannot act on an observation alone: `start` it instead.
 
         Args:
-            observations: as the environment gives them.
+            observations: as the environment gives them; or by the log's names, a mapping or a table.
             deterministic: the policy's mean action; otherwise a draw from it.
             generator: source of the draws, for repeatable ones.
+            unseen: where a number lies outside the training data's range, `warn` once for its column, `raise` an
+                `UnseenError`, `clip` it to the range, or `ignore` it. A column that was constant never has a say.
         """
-        return self._act(observations, lambda states: self.actor.act(states, deterministic, generator))
+        return self._act(self._given(observations, unseen), lambda s: self.actor.act(s, deterministic, generator))
 
-    def start(self, episodes: int = 1, *, deterministic: bool = True, **conditions: float) -> ActingPolicy:
+    def unseen(self, observations: Array | Mapping[str, Any] | Any) -> list[Unseen]:
+        """The numbers of observations that the training data do not cover: row, column, value and known range.
+
+        These lie beyond the data's range by a tenth of a column's spread, or differ from a constant.
+        """
+        given = self._checked(observations)
+        return [] if self.observation_space is None else self.observation_space.unseen(given)
+
+    def named(self, actions: Array) -> dict[str, Array]:
+        """Actions (a,) or (n, a) by the log's names."""
+        if not self.action_names:
+            raise MildlyError("this policy knows no names of actions, since its log had none.")
+        return dict(zip(self.action_names, np.asarray(actions).T, strict=True))
+
+    def start(
+        self, episodes: int = 1, *, deterministic: bool = True, unseen: OnUnseen = "warn", **conditions: float
+    ) -> ActingPolicy:
         """The policy at the start of n episodes side by side, with what it will remember of each.
 
         Args:
             episodes: how many.
             deterministic: the policy's mean actions; otherwise draws from it.
+            unseen: what to do about observations that the training data do not cover, as for `act`.
             conditions: what the policy is to aim at, where it can be told, such as `target_return`.
         """
-        return ActingPolicy(self, self.actor.start(episodes, **conditions), episodes, deterministic)
+        return ActingPolicy(self, self.actor.start(episodes, **conditions), episodes, deterministic, unseen)
 
     @torch.inference_mode()
-    def _act(self, observations: Array, act: Callable[[Tensor], Tensor]) -> Array:
+    def _act(self, given: Array, act: Callable[[Tensor], Tensor]) -> Array:
         """What `act` answers to the normalized observations, in the environment's units."""
-        given = self._checked(observations)
         device = next(self.actor.parameters()).device
         states = torch.from_numpy(np.atleast_2d(given)).to(device)
         if self.normalizer is not None:
@@ -85,10 +125,31 @@ class Policy:
             actions = self.action_space.clip(self.action_space.from_unit(actions))
         return actions[0] if given.ndim == 1 else actions
 
-    def _checked(self, observations: Array) -> Array:
+    def _given(self, observations: Any, unseen: OnUnseen) -> Array:
+        """Observations as an array of the right shape, guarded against what the training data do not cover."""
+        given, space = self._checked(observations), self.observation_space
+        if unseen not in get_args(OnUnseen):
+            raise unknown_name("choice of unseen", str(unseen), get_args(OnUnseen))
+        if space is None:
+            return given
+        if unseen in ("warn", "raise") and space.outside(given).any():
+            found = space.unseen(given)
+            if unseen == "raise":
+                raise UnseenError(found)
+            new = [each for each in found if each.column not in self._warned]
+            if new:
+                self._warned.update(each.column for each in new)
+                warnings.warn(f"observations unlike the training data: {in_words(new)}.", UnseenWarning, stacklevel=3)
+        if unseen == "clip":
+            return np.clip(given, *space.bounds)
+        if space.constant.size:
+            given[..., space.constant] = space.bounds[0][space.constant]
+        return given
+
+    def _checked(self, observations: Any) -> Array:
         try:
             # a copy, since torch takes no read-only or reversed arrays
-            given = np.array(observations, dtype=np.float32, order="C")
+            given = np.array(as_array(observations, self.observation_names), dtype=np.float32, order="C")
         except (TypeError, ValueError) as error:
             kind = type(observations).__name__
             hint = " env.reset() returns (observation, info): give the first." if kind == "tuple" else ""
@@ -99,7 +160,12 @@ class Policy:
                 f"or (n, {self.observation_size})."
             )
         if not np.isfinite(given).all():
-            raise MildlyError("observations hold NaN or infinite values; a policy cannot act on them.")
+            names = self.observation_names or tuple(f"obs_{i}" for i in range(self.observation_size))
+            bad = np.flatnonzero(~np.isfinite(np.atleast_2d(given)).all(axis=0))
+            raise MildlyError(
+                f"observations hold NaN or infinite values, in {', '.join(names[i] for i in bad[:3])}; "
+                "a policy cannot act on them."
+            )
         return given
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -112,8 +178,14 @@ class Policy:
             "spec": self.actor.spec,
             **(self.action_space.to_json() if self.action_space else UNKNOWN),
             "observation_mean": self.normalizer.mean.tolist() if self.normalizer else None,
-            "observation_std": self.normalizer.std.tolist() if self.normalizer else None,
+            # the infinite one of a constant column is 0 in the file
+            "observation_std": [x if math.isfinite(x) else 0.0 for x in self.normalizer.std.tolist()]
+            if self.normalizer
+            else None,
             "reward_scale": self.reward_scale,
+            **(self.observation_space.to_json() if self.observation_space else {}),
+            "action_names": self.action_names,
+            "action_units": self.action_units,
         }
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
         description = json.loads(json.dumps(description))
@@ -131,18 +203,21 @@ class Policy:
 class ActingPolicy:
     """A policy in n episodes side by side, from `Policy.start`. It costs nothing where the policy has no memory."""
 
-    def __init__(self, policy: Policy, memory: Memory | None, episodes: int, deterministic: bool) -> None:
-        self.policy, self.memory, self.deterministic = policy, memory, deterministic
+    def __init__(
+        self, policy: Policy, memory: Memory | None, episodes: int, deterministic: bool, unseen: OnUnseen
+    ) -> None:
+        self.policy, self.memory, self.deterministic, self.unseen = policy, memory, deterministic, unseen
         self.every = range(episodes)
 
     def act(
-        self, observations: Array, rows: Sequence[int] | None = None, generator: torch.Generator | None = None
+        self, observations: Any, rows: Sequence[int] | None = None, generator: torch.Generator | None = None
     ) -> Array:
         """Actions (rows, a) for the newest observations (rows, o) of some episodes, or of all."""
-        memory, rows = self.memory, self.every if rows is None else rows
+        policy, memory, rows = self.policy, self.memory, self.every if rows is None else rows
+        given = policy._given(observations, self.unseen)
         if memory is None:
-            return self.policy.act(observations, self.deterministic, generator)
-        return self.policy._act(observations, lambda states: memory.act(states, rows, self.deterministic, generator))
+            return policy._act(given, lambda states: policy.actor.act(states, self.deterministic, generator))
+        return policy._act(given, lambda states: memory.act(states, rows, self.deterministic, generator))
 
     @torch.inference_mode()
     def observe(self, rewards: Array, rows: Sequence[int] | None = None) -> None:
@@ -170,11 +245,14 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         if sha256(folder / WEIGHTS) not in list(description["weights_sha256"]):
             raise ValueError(f"{WEIGHTS} is not the file that {DESCRIPTION} was written for")
         actor = _actor(description["actor"], description["spec"], folder / WEIGHTS)
-        mean, std = (_numbers(description, f"observation_{x}", actor.spec["observation_size"]) for x in ("mean", "std"))
-        space = ActionSpace.from_json(description)
-        if space is not None and space.size != actor.spec["action_size"]:
-            raise ValueError(f"action_low has {space.size} numbers instead of {actor.spec['action_size']}")
-        normalizer = Normalizer(torch.tensor(mean), torch.tensor(std)) if mean is not None else None
+        observations, actions = actor.spec["observation_size"], actor.spec["action_size"]
+        mean, std = (_numbers(description, f"observation_{x}", observations) for x in ("mean", "std"))
+        space, observation_space = ActionSpace.from_json(description), ObservationSpace.from_json(description)
+        for name, found, size in (("action", space, actions), ("observation", observation_space, observations)):
+            if found is not None and found.size != size:
+                raise ValueError(f"{name}_low has {found.size} numbers instead of {size}")
+        normalizer = _normalizer(mean, std) if mean is not None else None
+        names, units = (texts(description, f"action_{told}", actions) for told in ("names", "units"))
         reward_scale = float(description.get("reward_scale", 1.0))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MildlyError(
@@ -185,7 +263,7 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     except (RuntimeError, SafetensorError) as error:  # torch's own words
         raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
-    return Policy(actor, normalizer=normalizer, action_space=space, reward_scale=reward_scale)
+    return Policy(actor, normalizer, space, reward_scale, observation_space, names, units)
 
 
 def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
@@ -207,14 +285,26 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
     return actor
 
 
+def _normalizer(mean: Sequence[float], std: Sequence[float] | None) -> Normalizer:
+    """What `save` wrote: a deviation of 0 is that of a constant column."""
+    if std is None or min(std, default=0.0) < 0:
+        raise ValueError(f"observation_std is {std}")
+    return Normalizer(torch.tensor(mean), torch.tensor([x or math.inf for x in std]))
+
+
 def _check_format(path: Path, found: Any) -> None:
     if found != FORMAT:
         raise MildlyError(f"{path}: format {found}; this version of mildly reads {FORMAT}. Train it again.")
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:
-    """An entry of the description that is one number per dimension, or nothing."""
+    """An entry of the description that is one finite number per dimension, or nothing."""
     values = description[name]
-    if values is not None and len(values) != size:
+    if values is None:
+        return None
+    if len(values) != size:
         raise ValueError(f"{name} has {len(values)} numbers instead of {size}")
-    return None if values is None else tuple(float(value) for value in values)
+    numbers = tuple(float(value) for value in values)
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{name} is not finite")
+    return numbers

@@ -9,16 +9,18 @@
 Each plant is a small differential equation, run by operators of different skill with a sensible hand controller, some
 noise on their actions, and a reward in the log. `FAULTS` lists what is planted: kind, column, place, and the finding of
 `mildly data check` that tells it.
+`Judge` runs a plant again, for a policy: how good is it really? Nothing of this is ever used in training.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -129,124 +131,303 @@ UNITS = (
 )
 
 
-# The plants
+# The plants. `look` draws everything that happens before an action, the operator's unsteady hand included
+
+
+class Plant:
+    """A process that operators ran to write the log, and in which a policy can be judged: its truth is nobody's input.
+
+    In turns: `begin` an episode, `look` at the sensors, `step` with the actions. `Judge` does this for policies.
+    """
+
+    sensors: ClassVar[tuple[str, ...]]
+    actuators: ClassVar[tuple[str, ...]]
+    limit: ClassVar[int]
+    """Steps of an episode of the judge."""
+    skills: ClassVar[tuple[tuple[float, float, float], ...]]
+    """What operators of different skill differ in: two numbers of their own, and the noise of their hands."""
+    hand: list[float]
+    """The last draws for the operator's noise."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random = random
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Another day, batch or drive."""
+
+    @abstractmethod
+    def look(self) -> list[float]:
+        """What the sensors show now."""
+
+    @abstractmethod
+    def operate(self, skill: tuple[float, float, float]) -> tuple[float, float]:
+        """What an operator does now, who knows the process itself, after a look."""
+
+    @abstractmethod
+    def step(self, first: float, second: float) -> tuple[float, bool]:
+        """The actions' reward, and whether they ended the episode for good."""
+
+
+class Building(Plant):
+    """A room with heavy walls; the valve heats the supply, the fan brings fresh air. One day follows another."""
+
+    sensors = ("outdoor", "sun", "room", "wall", "supply", "co2", "setpoint", "occupied")
+    actuators = ("valve", "fan")
+    limit = 7 * 96
+    skills = ((12.0, 5.0, 8.0), (30.0, 15.0, 10.0), (4.0, 40.0, 15.0))
+
+    def __init__(self, random: np.random.Generator) -> None:
+        super().__init__(random)
+        self.room, self.wall, self.supply, self.co2, self.weather = 19.0, 18.0, 35.0, 500.0, 2.0
+        self.day = -1
+
+    def begin(self) -> None:
+        self.day, self.quarter = self.day + 1, 0
+        self.clouds = self.random.uniform(0.2, 1.0)
+
+    def look(self) -> list[float]:
+        random = self.random
+        if self.quarter == 96:
+            self.begin()
+        hour, self.quarter = self.quarter / 4, self.quarter + 1
+        self.weather += 0.03 * (2.0 - self.weather) + 0.3 * random.normal()
+        self.outdoor = self.weather + 4 * np.sin((hour - 9) / 24 * 2 * np.pi) + 0.1 * random.normal()
+        light = 500 * self.clouds * np.sin((hour - 7) / 10 * np.pi) * (7 < hour < 17)
+        self.sun = max(0.0, light + 3 * random.normal())
+        self.occupied = float(8 <= hour < 18 and self.day % 7 < 5)
+        self.setpoint = 21.0 if 6 <= hour < 18 else 17.0
+        seen = [self.outdoor, self.sun]
+        seen += [value + 0.03 * random.normal() for value in (self.room, self.wall, self.supply)]
+        self.hand = [random.normal(), random.normal(), random.uniform(-1, 1)]
+        return [*seen, self.co2 + 5 * random.normal(), self.setpoint, self.occupied]
+
+    def operate(self, skill: tuple[float, float, float]) -> tuple[float, float]:
+        gain, idle, noise = skill
+        valve = np.clip(40 + gain * (self.setpoint - self.room) + noise * self.hand[0], 0, 100)
+        fan = np.clip(idle + 0.08 * (self.co2 - 700) * self.occupied + noise * self.hand[1], 1, 99) + self.hand[2]
+        return valve, fan
+
+    def step(self, first: float, second: float) -> tuple[float, bool]:
+        valve, fan = first, second
+        power = 0.04 * valve + 0.01 * fan
+        stuffy = 0.002 * max(0.0, self.co2 - 900) * self.occupied
+        discomfort = abs(self.room - self.setpoint) * (0.2 + self.occupied) + stuffy
+        supply, room, wall, outdoor = self.supply, self.room, self.wall, self.outdoor
+        supply += 0.3 * (20 + 0.45 * valve - supply) + 0.1 * self.random.normal()
+        room += 0.04 * (supply - room) + 0.1 * (wall - room) + 0.02 * (outdoor - room) * (1 + fan / 50)
+        room += self.sun / 4000
+        wall += 0.02 * (room - wall) + 0.004 * (outdoor - wall)
+        self.supply, self.room, self.wall = supply, room, wall
+        self.co2 += 60 * self.occupied - 0.05 * (0.3 + fan / 30) * (self.co2 - 420)
+        return -power - 2 * discomfort, False
+
+
+class Tank(Plant):
+    """A tank that is to be filled to a level and heated, without overflow. A spill ends a batch."""
+
+    sensors = ("level", "temperature", "inflow", "pressure", "ambient", "product")
+    actuators = ("inlet", "heater")
+    limit = 150
+    skills = ((0.8, 0.25, 0.1), (2.0, 0.4, 0.15), (0.3, 0.1, 0.25))
+
+    def begin(self) -> None:
+        random = self.random
+        self.level, self.temperature, self.product = (random.uniform(*of) for of in ((0.2, 0.6), (12, 18), (900, 950)))
+        self.ambient, self.drain = 15 + 3 * random.normal(), random.uniform(0.018, 0.03)
+        self.inlet = 0.0
+
+    def look(self) -> list[float]:
+        random = self.random
+        self.hand = [random.normal(), random.normal()]
+        self.ripple = 0.5 * random.normal()
+        pressure = 1013 + 98.1 * self.level + 0.4 * random.normal()
+        self.ambient += 0.05 * (15 - self.ambient) + 0.2 * random.normal()
+        seen = [self.level + 0.003 * random.normal(), self.temperature + 0.1 * random.normal()]
+        return [*seen, self.inflow(self.inlet), pressure, self.ambient, self.product + random.normal()]
+
+    def inflow(self, inlet: float) -> float:
+        """What the flow meter shows: before an action the flow that the last one let in; in the log, its own."""
+        return 60 * inlet + self.ripple
+
+    def operate(self, skill: tuple[float, float, float]) -> tuple[float, float]:
+        gain, heat, noise = skill
+        inlet = np.clip(0.3 + gain * (1.5 - self.level) + noise * self.hand[0], 0, 1)
+        return inlet, np.clip(heat * (60 - self.temperature) / 10 + noise * self.hand[1], 0, 1)
+
+    def step(self, first: float, second: float) -> tuple[float, bool]:
+        random, level, temperature = self.random, self.level, self.temperature
+        self.inlet, heater = first, second
+        reward = -abs(level - 1.3) - 0.03 * abs(temperature - 60) - 0.2 * heater
+        level += 0.06 * self.inlet - self.drain * np.sqrt(max(level, 0.0)) + 0.002 * random.normal()
+        temperature += 1.5 * heater - 0.02 * (temperature - self.ambient) - 0.2 * self.inlet + 0.05 * random.normal()
+        self.product += 0.1 * (temperature - 40) / 10 + 0.2 * random.normal()
+        self.level, self.temperature = level, temperature
+        return reward, level > 1.49
+
+
+class Vehicle(Plant):
+    """A vehicle that is to follow a road that bends, fast but not off it. A drive that leaves the road is done."""
+
+    sensors = ("offset", "heading", "speed", "yaw", "bend")
+    actuators = ("steer", "throttle")
+    limit = 120
+    skills = ((0.3, 17.0, 0.08), (0.2, 13.0, 0.12), (0.1, 9.0, 0.2))
+
+    def begin(self) -> None:
+        random = self.random
+        self.offset, self.heading, self.speed = 0.5 * random.normal(), 0.02 * random.normal(), random.uniform(5, 9)
+        self.yaw, self.bend = 0.0, 0.0
+
+    def look(self) -> list[float]:
+        noise = zip((0.01, 0.002, 0.05, 0.002), (self.offset, self.heading, self.speed, self.yaw), strict=True)
+        return [*(value + size * self.random.normal() for size, value in noise), self.bend]
+
+    def operate(self, skill: tuple[float, float, float]) -> tuple[float, float]:
+        gain, target, noise = skill
+        steer = np.clip(-gain * self.offset - 2 * self.heading + 8 * self.bend + noise * self.random.normal(), -1, 1)
+        return steer, np.clip(0.2 * (target - self.speed) + noise * self.random.normal(), -1, 1)
+
+    def step(self, first: float, second: float) -> tuple[float, bool]:
+        steer, throttle = first, second
+        reward = self.speed / 20 - 0.2 * abs(self.offset) - 0.05 * abs(steer)
+        self.bend += 0.1 * (0.03 * self.random.normal() - self.bend)
+        self.yaw += 0.5 * (0.5 * steer * self.speed / 20 - self.yaw)
+        self.heading += 0.2 * (self.yaw - self.bend * self.speed)
+        self.offset += 0.2 * self.speed * np.sin(self.heading)
+        self.speed += 0.2 * (3 * throttle - 0.02 * self.speed)
+        return reward, abs(self.offset) > 3
+
+
+PLANTS: dict[str, type[Plant]] = {"building": Building, "tank": Tank, "vehicle": Vehicle}
+
+
+# The logs
 
 
 def building(seed: int = 0, days: int = 60) -> Table:
-    """A room with heavy walls; the valve heats the supply, the fan brings fresh air. One operator a week."""
-    random = np.random.default_rng(seed)
+    """A day is an episode; one operator a week."""
+    plant = Building(np.random.default_rng(seed))
     rows: list[list[float]] = []
-    room, wall, supply, co2, weather = 19.0, 18.0, 35.0, 500.0, 2.0
     for day in range(days):
-        gain, idle, noise = ((12.0, 5.0, 8.0), (30.0, 15.0, 10.0), (4.0, 40.0, 15.0))[day // 7 % 3]
-        clouds = random.uniform(0.2, 1.0)
-        for step in range(96):
-            hour = step / 4
-            weather += 0.03 * (2.0 - weather) + 0.3 * random.normal()
-            outdoor = weather + 4 * np.sin((hour - 9) / 24 * 2 * np.pi) + 0.1 * random.normal()
-            sun = max(0.0, 500 * clouds * np.sin((hour - 7) / 10 * np.pi) * (7 < hour < 17) + 3 * random.normal())
-            occupied = float(8 <= hour < 18 and day % 7 < 5)
-            setpoint = 21.0 if 6 <= hour < 18 else 17.0
-            seen = [outdoor, sun, *(value + 0.03 * random.normal() for value in (room, wall, supply))]
-            valve = np.clip(40 + gain * (setpoint - room) + noise * random.normal(), 0, 100)
-            fan = np.clip(idle + 0.08 * (co2 - 700) * occupied + noise * random.normal(), 1, 99) + random.uniform(-1, 1)
-            power = 0.04 * valve + 0.01 * fan
-            discomfort = abs(room - setpoint) * (0.2 + occupied) + 0.002 * max(0.0, co2 - 900) * occupied
-            seen += [co2 + 5 * random.normal(), setpoint, occupied, valve, fan, -power - 2 * discomfort]
-            rows.append(seen)
-            supply += 0.3 * (20 + 0.45 * valve - supply) + 0.1 * random.normal()
-            room += 0.04 * (supply - room) + 0.1 * (wall - room) + 0.02 * (outdoor - room) * (1 + fan / 50) + sun / 4000
-            wall += 0.02 * (room - wall) + 0.004 * (outdoor - wall)
-            co2 += 60 * occupied - 0.05 * (0.3 + fan / 30) * (co2 - 420)
-    names = [f"obs_{name}" for name in ("outdoor", "sun", "room", "wall", "supply", "co2", "setpoint", "occupied")]
+        plant.begin()
+        for _ in range(96):
+            seen, actions = plant.look(), plant.operate(plant.skills[day // 7 % 3])
+            rows.append([*seen, *actions, plant.step(*actions)[0]])
     digits = (2, 1, 2, 2, 2, 0, 1, 0, 1, 1, 4)
     time = [START + timedelta(minutes=15 * row) for row in range(len(rows))]
-    return _table(
-        "building", [*names, "action_valve", "action_fan", "reward"], rows, np.repeat(np.arange(days), 96), digits, time
-    )
+    return _table(plant, ["reward"], rows, np.repeat(np.arange(days), 96), digits, time)
 
 
-def tank(seed: int = 1, batches: int = 40, limit: int = 150) -> Table:
-    """Fill a tank to a level and heat it, without overflow. Batches of 150 steps; a spill ends one."""
-    random = np.random.default_rng(seed)
+def tank(seed: int = 1, batches: int = 40) -> Table:
+    """A batch is an episode, of 150 steps if nothing spills; operators change after five."""
+    plant = Tank(np.random.default_rng(seed))
     rows: list[list[float]] = []
     runs: list[int] = []
     for batch in range(batches):
-        gain, heat, noise = ((0.8, 0.25, 0.1), (2.0, 0.4, 0.15), (0.3, 0.1, 0.25))[batch // 5 % 3]
-        level, temperature, product = random.uniform(0.2, 0.6), random.uniform(12, 18), random.uniform(900, 950)
-        ambient, drain = 15 + 3 * random.normal(), random.uniform(0.018, 0.03)
-        for step in range(limit):
-            inlet = np.clip(0.3 + gain * (1.5 - level) + noise * random.normal(), 0, 1)
-            heater = np.clip(heat * (60 - temperature) / 10 + noise * random.normal(), 0, 1)
-            inflow = 60 * inlet + 0.5 * random.normal()
-            pressure = 1013 + 98.1 * level + 0.4 * random.normal()
-            ambient += 0.05 * (15 - ambient) + 0.2 * random.normal()
-            reward = -abs(level - 1.3) - 0.03 * abs(temperature - 60) - 0.2 * heater
-            seen = [level + 0.003 * random.normal(), temperature + 0.1 * random.normal(), inflow, pressure, ambient]
-            seen += [product + random.normal(), inlet, heater, reward, 0.0, float(step == limit - 1)]
-            rows.append(seen)
+        plant.begin()
+        for step in range(plant.limit):
+            seen, (inlet, heater) = plant.look(), plant.operate(plant.skills[batch // 5 % 3])
+            seen[plant.sensors.index("inflow")] = plant.inflow(inlet)
+            reward, spilled = plant.step(inlet, heater)
+            rows.append([*seen, inlet, heater, reward, float(spilled), float(step == plant.limit - 1 and not spilled)])
             runs.append(batch)
-            level += 0.06 * inlet - drain * np.sqrt(max(level, 0.0)) + 0.002 * random.normal()
-            temperature += 1.5 * heater - 0.02 * (temperature - ambient) - 0.2 * inlet + 0.05 * random.normal()
-            product += 0.1 * (temperature - 40) / 10 + 0.2 * random.normal()
-            if level > 1.49:
-                rows[-1][-2:] = [1.0, 0.0]
+            if spilled:
                 break
-    names = [f"obs_{name}" for name in ("level", "temperature", "inflow", "pressure", "ambient", "product")]
-    names += ["action_inlet", "action_heater", "reward", "terminated", "truncated"]
     time = [START + timedelta(seconds=10 * row) for row in range(len(rows))]
-    return _table("tank", names, rows, np.array(runs), (4, 2, 2, 2, 2, 1, 3, 3, 4, 0, 0), time)
+    digits = (4, 2, 2, 2, 2, 1, 3, 3, 4, 0, 0)
+    return _table(plant, ["reward", "terminated", "truncated"], rows, np.array(runs), digits, time)
 
 
-def vehicle(seed: int = 2, drives: int = 40, limit: int = 120) -> Table:
-    """Follow a road that bends, fast but not off it. A drive that leaves the road is done."""
-    random = np.random.default_rng(seed)
+def vehicle(seed: int = 2, drives: int = 40) -> Table:
+    """A drive is an episode, of 120 steps on the road; operators change after five."""
+    plant = Vehicle(np.random.default_rng(seed))
     rows: list[list[float]] = []
     runs: list[int] = []
     for drive in range(drives):
-        gain, target, noise = ((0.3, 17.0, 0.08), (0.2, 13.0, 0.12), (0.1, 9.0, 0.2))[drive // 5 % 3]
-        offset, heading, speed, yaw, bend = (
-            0.5 * random.normal(),
-            0.02 * random.normal(),
-            random.uniform(5, 9),
-            0.0,
-            0.0,
-        )
+        plant.begin()
         before: list[float] = []
-        for _ in range(limit + 1):
-            seen = [offset + 0.01 * random.normal(), heading + 0.002 * random.normal(), speed + 0.05 * random.normal(),
-                    yaw + 0.002 * random.normal(), bend]  # fmt: skip
+        left = False
+        for _ in range(plant.limit + 1):
+            seen = plant.look()
             if before:
-                rows.append([*before, float(abs(offset) > 3), *seen])
+                rows.append([*before, float(left), *seen])
                 runs.append(drive)
-                if abs(offset) > 3:
+                if left:
                     break
-            steer = np.clip(-gain * offset - 2 * heading + 8 * bend + noise * random.normal(), -1, 1)
-            throttle = np.clip(0.2 * (target - speed) + noise * random.normal(), -1, 1)
-            before = [*seen, steer, throttle, speed / 20 - 0.2 * abs(offset) - 0.05 * abs(steer)]
-            bend += 0.1 * (0.03 * random.normal() - bend)
-            yaw += 0.5 * (0.5 * steer * speed / 20 - yaw)
-            heading += 0.2 * (yaw - bend * speed)
-            offset += 0.2 * speed * np.sin(heading)
-            speed += 0.2 * (3 * throttle - 0.02 * speed)
-    names = [f"obs_{name}" for name in ("offset", "heading", "speed", "yaw", "bend")]
-    names = [*names, "action_steer", "action_throttle", "reward", "done", *(f"next_{name}" for name in names)]
-    return _table("vehicle", names, rows, np.array(runs), (4, 5, 3, 5, 6, 4, 4, 4, 0, 4, 5, 3, 5, 6))
+            actions = plant.operate(plant.skills[drive // 5 % 3])
+            reward, left = plant.step(*actions)
+            before = [*seen, *actions, reward]
+    more = ["reward", "done", *(f"next_obs_{name}" for name in plant.sensors)]
+    return _table(plant, more, rows, np.array(runs), (4, 5, 3, 5, 6, 4, 4, 4, 0, 4, 5, 3, 5, 6))
 
 
 def _table(
-    name: str,
-    names: Sequence[str],
+    plant: Plant,
+    more: Sequence[str],
     rows: Sequence[Sequence[float]],
     run: Array,
     digits: Sequence[int],
     time: Sequence[datetime] = (),
 ) -> Table:
+    names = [*(f"obs_{name}" for name in plant.sensors), *(f"action_{name}" for name in plant.actuators), *more]
     columns = np.array(rows, dtype=np.float64).T
-    return Table(name, {n: c.round(d) for n, c, d in zip(names, columns, digits, strict=True)}, run, list(time))
+    rounded = {n: c.round(d) for n, c, d in zip(names, columns, digits, strict=True)}
+    return Table(type(plant).__name__.lower(), rounded, run, list(time))
 
 
 LOGS: dict[str, Callable[[], Table]] = {"building": building, "tank": tank, "vehicle": vehicle}
+
+
+# The judge
+
+
+class Acts(Protocol):
+    """Whoever acts in plants side by side: from sensors by the log's names, (n,) each, to actions by their names."""
+
+    def __call__(self, seen: Mapping[str, Array]) -> Mapping[str, Array]: ...
+
+
+class Judge:
+    """Episodes of a plant that no log has, for policies and for its operators. Training never sees it."""
+
+    def __init__(self, log: str) -> None:
+        self.kind = PLANTS[log]
+
+    def returns(self, act: Acts, episodes: int, seed: int = 1000) -> list[float]:
+        """What somebody earns in each of so many episodes, which have the same weather, road and so on for everyone."""
+
+        def by_name(plants: list[Plant], seen: list[list[float]]) -> Array:
+            columns = zip(self.kind.sensors, np.array(seen).T, strict=True)
+            actions = act({f"obs_{name}": column for name, column in columns})
+            return np.stack([actions[f"action_{name}"] for name in self.kind.actuators], axis=1).astype(np.float64)
+
+        return self._returns(by_name, episodes, seed)
+
+    def operators(self, episodes: int, seed: int = 1000) -> list[list[float]]:
+        """The same for each operator of the log."""
+
+        def returns(skill: tuple[float, float, float]) -> list[float]:
+            return self._returns(lambda plants, _: [plant.operate(skill) for plant in plants], episodes, seed)
+
+        return [returns(skill) for skill in self.kind.skills]
+
+    def _returns(
+        self, act: Callable[[list[Plant], list[list[float]]], Iterable[Sequence[float]]], episodes: int, seed: int
+    ) -> list[float]:
+        plants = [self.kind(np.random.default_rng((seed, i))) for i in range(episodes)]
+        for plant in plants:
+            plant.begin()
+        totals, running = dict.fromkeys(plants, 0.0), list(plants)
+        for _ in range(self.kind.limit):
+            actions = act(running, [plant.look() for plant in running])
+            steps = [(plant, *plant.step(*given)) for plant, given in zip(running, actions, strict=True)]
+            for plant, reward, _ in steps:
+                totals[plant] += reward
+            running = [plant for plant, _, ended in steps if not ended]
+            if not running:
+                break
+        return list(totals.values())
 
 
 # The faults

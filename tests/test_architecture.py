@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
-    ("errors", "files", "terminal", "device", "action_space", "state"),
+    ("errors", "files", "terminal", "device", "action_space", "observation_space", "state"),
     ("environments", "data", "theory"),
     ("networks", "actors", "behavior", "mcb", "optimizer"),
     ("policy",),

@@ -382,7 +382,7 @@ KEYS = (
 def test_a_description_without_one_of_its_entries_is_an_error(policy, tmp_path, key):
     path = policy.save(tmp_path) / "policy.json"
     description = unsealed(path)
-    assert set(description) == {*KEYS, "reward_scale"}
+    assert set(description) == {*KEYS, "reward_scale", "action_names", "action_units"}
     del description[key]
     path.write_text(json.dumps(description))
     with pytest.raises(MildlyError, match=f"damaged.*{key}"):

@@ -112,12 +112,14 @@ class Algorithm(Stateful, ABC):
 
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learned policy, acting in the units of the environment that `meta` describes."""
-        average = None if self.extras is None else self.extras.average
+        average, meta = None if self.extras is None else self.extras.average, meta or Meta("")
         return Policy(
             self.actor if average is None else average,
             normalizer=self.preprocessing.normalizer,
-            action_space=meta.action_space if meta else None,
+            action_space=meta.action_space,
             reward_scale=self.preprocessing.reward_scale,
+            action_names=meta.action_names,
+            action_units=meta.action_units,
         )
 
     def adam(self, *modules: nn.Module | Tensor, **settings: Any) -> Adam:

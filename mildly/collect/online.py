@@ -59,7 +59,7 @@ class EnvironmentSource(Source):
         sizes = algorithm.observation_size, algorithm.action_size
         self.buffer = Buffer(*sizes, algorithm.config.batch_size, algorithm.device, algorithm.preprocessing)
         # shares the actor's weights, so it acts with what has been learned so far
-        self.acting = algorithm.policy().start(1, deterministic=False)
+        self.acting = algorithm.policy().start(1, deterministic=False, unseen="ignore")
         self.episode = 0
         self.at_boundary = True
         self.observation: Array

@@ -66,7 +66,7 @@ class PolicyBehavior:
 
     def start(self, environments: int) -> PolicyBehavior:
         """Begin an episode in each of so many environments."""
-        self.acting = self.policy.start(environments, deterministic=self.deterministic)
+        self.acting = self.policy.start(environments, deterministic=self.deterministic, unseen="ignore")
         return self
 
     def act(self, observations: Array, rows: Sequence[int], rng: np.random.Generator) -> Array:

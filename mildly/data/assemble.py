@@ -135,12 +135,10 @@ def _described(log: Log, options: ImportOptions) -> Meta:
 
 
 def _with_fitting_names(meta: Meta, observations: int, actions: int) -> Meta:
-    """Names of columns as far as there is one for every number: a column of lists has several."""
-    return dataclasses.replace(
-        meta,
-        observation_names=meta.observation_names if len(meta.observation_names) == observations else (),
-        action_names=meta.action_names if len(meta.action_names) == actions else (),
-    )
+    """Names and units of columns as far as there is one for every number: a column of lists has several."""
+    sizes = {"observation": observations, "action": actions}
+    given = {f"{of}_{told}": size for of, size in sizes.items() for told in ("names", "units")}
+    return dataclasses.replace(meta, **{name: () for name, size in given.items() if len(getattr(meta, name)) != size})  # type: ignore[arg-type]
 
 
 def limited(steps: Iterator[Steps], horizon: int) -> Iterator[Steps]:

@@ -53,6 +53,9 @@ class Meta:
         reference_max: the return that scores 100 (an expert's).
         observation_names: what each number of an observation is called in the log; empty where it has no names.
         action_names: the same for actions.
+        observation_units: the unit of each number of an observation, empty text where there is none; empty where the
+            log tells no units.
+        action_units: the same for actions.
         source: where the data came from, in words.
         notes: what was done to the data on the way here (columns guessed, rows dropped), a sentence each.
         fingerprint: sha256 of the content, filled in by itself; sets with equal fingerprints hold the same transitions.
@@ -65,6 +68,8 @@ class Meta:
     reference_max: float | None = None
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    observation_units: tuple[str, ...] = ()
+    action_units: tuple[str, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
@@ -82,7 +87,7 @@ class Meta:
                 raise ValueError(f"{number} is {kept[number]!r}, expected a number")
             kept[number] = float(kept[number])
         kept["action_space"] = ActionSpace.from_json({**UNKNOWN, **values})
-        for texts in ("notes", "observation_names", "action_names"):
+        for texts in ("notes", "observation_names", "action_names", "observation_units", "action_units"):
             if not isinstance(kept.get(texts, ()), list | tuple):
                 raise TypeError(f"{texts} are {kept[texts]!r}, expected a list")
             kept[texts] = tuple(str(text) for text in kept.get(texts, ()))

@@ -97,7 +97,7 @@ def rollout(
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
-        acting = policy.start(episodes) if isinstance(policy, Policy) else _Memoryless(policy)
+        acting = policy.start(episodes, unseen="ignore") if isinstance(policy, Policy) else _Memoryless(policy)
         running, rewards = list(range(episodes)), np.zeros(episodes)
         while running:
             actions = acting.act(observations[running], running)

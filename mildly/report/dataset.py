@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mildly.action_space import ActionSpace
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
 from mildly.files import atomic_write, writable
@@ -33,6 +34,7 @@ _STYLE: dict[Any, Any] = {
 _ROWS, _STATES, _EPISODES = 200_000, 4_000, 5_000  # drawn at most
 _DISCOUNT, _AHEAD = 0.99, 500
 _UNSEEN = 100  # times as high as the usual bar
+_LEADING = 2  # columns named for a direction
 _FEW = 5  # episodes, too few for a histogram
 
 
@@ -117,20 +119,36 @@ def _rewards(axes: Any, data: Dataset) -> None:
 
 
 def _actions(axes: Any, data: Dataset) -> None:
-    """How actions spread over [-1, 1], each dimension a line, or all in one where they are many."""
-    actions = data.actions[_some(len(data), _ROWS)]
-    pooled = data.action_size > len(_DIMENSIONS)
+    """How actions spread between their bounds, in their own units: each a line, or all in one where they are many.
+
+    Actions with bounds of their own cannot share an axis of units: they are drawn by how far they are between them.
+    """
+    meta, size = data.meta, data.action_size
+    space = meta.action_space or ActionSpace.unit(size)
+    units, names = meta.action_units or ("",) * size, meta.action_names or [f"dimension {i}" for i in range(size)]
+    kinds = list(zip(space.low, space.high, units, strict=True))
+    shared = len(set(kinds)) == 1
+    ranges = [
+        f"{name}: {low:g} to {high:g} {unit}".strip() for name, (low, high, unit) in zip(names, kinds, strict=True)
+    ]
+    drawn, labels = (space, names) if shared else (ActionSpace((0.0,) * size, (100.0,) * size), ranges)
+    low, high, unit = drawn.low[0], drawn.high[0], units[0]
+    actions = drawn.from_unit(data.actions[_some(len(data), _ROWS)])
+    pooled = size > len(_DIMENSIONS)
     columns = [actions.ravel()] if pooled else list(actions.T)
-    edges = np.linspace(-1, 1, 51)
+    edges = np.linspace(low, high, 51)
     for i, (column, color) in enumerate(zip(columns, _DIMENSIONS, strict=False)):
-        label = f"all {data.action_size} dimensions" if pooled else f"dimension {i}"
-        share = 100 * np.histogram(column, edges)[0] / len(column)
+        label = f"all {size} dimensions" if pooled else plain_text(labels[i])
+        share = 100 * np.histogram(np.clip(column, low, high), edges)[0] / len(column)
         area = {"fill": True, "baseline": 0} if len(columns) == 1 else {"baseline": None}
         axes.stairs(share, edges, color=color, linewidth=1.6, alpha=0.85, label=label, **area)
     axes.set_ylim(bottom=0)
-    if pooled or len(columns) > 1:
+    if len(columns) > 1 or pooled or not shared:
         _legend(axes, columns=2 if len(columns) > 4 else 1)
-    axes.set(title="Actions", xlabel="action, scaled to [-1, 1]", ylabel="% of transitions", xlim=(-1.05, 1.05))
+    about = plain_text(names[0]) if size == 1 and meta.action_names else "action"
+    own = f"{about}, in {plain_text(unit)}" if unit else about
+    axes.set(title="Actions", xlabel=own if shared else "% of the range between the bounds")
+    axes.set(ylabel="% of transitions", xlim=(low - 0.025 * (high - low), high + 0.025 * (high - low)))
 
 
 def _states(axes: Any, data: Dataset) -> None:
@@ -147,9 +165,11 @@ def _states(axes: Any, data: Dataset) -> None:
         _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
         places = scaled @ directions[:2].T
         share = np.square(sizes) / np.square(sizes).sum()
-        axes.set_xlabel(f"first principal component ({100 * share[0]:.0f} % of the variance)")
+        names = np.array(data.meta.observation_names)[varying] if data.meta.observation_names else None
+        led = [_leading(direction, names) for direction in directions[:2]]
+        axes.set_xlabel(f"first principal component ({100 * share[0]:.0f} % of the variance){led[0]}")
         if places.shape[1] > 1:
-            axes.set_ylabel(f"second principal component ({100 * share[1]:.0f} %)")
+            axes.set_ylabel(f"second principal component ({100 * share[1]:.0f} %){led[1]}")
     y = places[:, 1] if places.shape[1] > 1 else following
     low, high = np.quantile(following, (0.02, 0.98))
     dots = axes.scatter(
@@ -159,6 +179,13 @@ def _states(axes: Any, data: Dataset) -> None:
     bar.set_label("discounted rewards that follow")
     bar.outline.set_visible(False)
     bar.solids.set_alpha(1)
+
+
+def _leading(direction: Array, names: Array | None) -> str:
+    """The names of the columns that a direction goes along most."""
+    if names is None:
+        return ""
+    return "\nmostly " + plain_text(", ".join(names[np.argsort(-np.abs(direction))[:_LEADING]]))
 
 
 def _order(axes: Any, data: Dataset) -> None:

@@ -20,6 +20,8 @@ from mildly.data.registry import load_dataset, stable_source
 from mildly.device import resolve_device
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
+from mildly.observation_space import ObservationSpace
+from mildly.policy import Policy
 from mildly.run import Plan, Run
 from mildly.training.divergence import ValueWatch, likely_causes
 from mildly.training.preflight import check_reward, check_sizes, environment_of, evaluation_of, preflight
@@ -185,6 +187,7 @@ class _Training:
         kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         sampler = self.algorithm.batches(data)
+        self.observation_space = _observation_space(self.algorithm.select(data))
         self.notes += self.algorithm.notes
         for phase in self.algorithm.phases():
             if phase.steps > plan.steps:
@@ -200,7 +203,7 @@ class _Training:
             SampledSource(sampler, self.algorithm.random_stream(plan.seed, "batches")),
             Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
             evaluate=self._evaluate if self.env else None,
-            on_save=lambda: self.algorithm.policy(plan.data).save(run.path / "policy"),
+            on_save=lambda: self._policy().save(run.path / "policy"),
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
             causes=lambda: likely_causes(data, self.algorithm.preprocessing, config),
         )
@@ -228,8 +231,11 @@ class _Training:
 
     def _evaluate(self, step: int) -> Evaluation:
         plan = self.plan
-        policy = self.algorithm.policy(plan.data)
-        return rollout(policy, plan.data, env_id=self.env, episodes=plan.episodes, seed=plan.seed)
+        return rollout(self._policy(), plan.data, env_id=self.env, episodes=plan.episodes, seed=plan.seed)
+
+    def _policy(self) -> Policy:
+        """The policy so far, which knows what its data were like."""
+        return dataclasses.replace(self.algorithm.policy(self.plan.data), observation_space=self.observation_space)
 
     def _stopped_message(self) -> str:
         trainer = self.trainer
@@ -237,6 +243,10 @@ class _Training:
         goes_on = f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}"
         goes_on = "The run is complete." if trainer.complete else goes_on
         return f"stopped at step {trainer.step} of {trainer.phase.steps}{where}; a checkpoint is written. {goes_on}"
+
+
+def _observation_space(data: Dataset) -> ObservationSpace:
+    return ObservationSpace.of(data.observations, data.meta.observation_names, data.meta.observation_units)
 
 
 class _Monitor:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_dataset
+from matplotlib.axes import Axes
 
+from mildly.action_space import ActionSpace
 from mildly.cli import main
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
@@ -32,6 +36,16 @@ def test_source_and_notes_stand_below_the_table(tmp_path: Path, capsys: pytest.C
     assert code == 0
     assert "name" in out.splitlines()[0]
     assert out.endswith("\nsource: a plant's log\n\nnotes:\n- Rows were dropped.\n- Actions were clipped.\n")
+
+
+def test_named_columns_are_told_in_the_log_s_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = named_data(ActionSpace((0.0, -1.0), (100.0, 1.0)), ("%", ""))
+    _, out, _ = info(str(data.save(tmp_path / "set")), capsys=capsys)
+    lines = {words[0]: words[1:] for words in map(str.split, out.splitlines()) if len(words) > 3}
+    valve = 50 * (data.actions[:, 0].astype(np.float64) + 1)
+    expected = [valve.min(), np.quantile(valve, 0.5, method="nearest"), valve.max()]
+    assert lines["valve"] == ["%", *(f"{value:.4g}" for value in expected)]
+    assert float(lines["room"][-1]) == pytest.approx(data.observations[:, 0].max(), rel=1e-3)
 
 
 @pytest.mark.parametrize("suffix", SIGNATURES)
@@ -83,9 +97,45 @@ def test_the_panels_show_what_the_set_holds(tmp_path: Path, monkeypatch: pytest.
     assert order["legend"] == "mean of 58 episodes"
 
 
+SENSORS = ("room", "wall", "sun")
+
+
+def named_data(space: ActionSpace, units: tuple[str, ...]) -> Dataset:
+    data = make_dataset(rows=100, action_names=("valve", "fan"), observation_names=SENSORS, action_units=units)
+    return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_space=space))
+
+
+def test_actions_are_drawn_in_the_log_s_units_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = named_data(ActionSpace((0.0, 0.0), (100.0, 100.0)), ("%", "%"))
+    drawn: list[Axes] = []
+    monkeypatch.setattr(Axes, "stairs", watched(Axes.stairs, drawn))
+    _, _, _, actions, states, _ = panels(data, tmp_path, monkeypatch)
+    assert (actions["x"], actions["legend"]) == ("action, in %", "valve, fan")
+    assert drawn[0].get_xlim() == (-2.5, 102.5)
+    steps = [patch.get_data() for patch in drawn[0].patches]
+    valve = 50 * (data.actions[:, 0].astype(np.float64) + 1)
+    assert steps[0].values.tolist() == np.histogram(valve, np.linspace(0, 100, 51))[0].tolist()
+    assert set(states["x"].split("\nmostly ")[1].split(", ")) < set(SENSORS)
+
+
+def watched(stairs: Callable[..., Any], drawn: list[Axes]) -> Callable[..., Any]:
+    """As it is, but with a list of the axes that it was used on."""
+    return lambda self, *args, **options: (drawn.append(self), stairs(self, *args, **options))[1]
+
+
+def test_actions_with_bounds_of_their_own_are_drawn_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = named_data(ActionSpace((0.0, -1.0), (100.0, 1.0)), ("%", ""))
+    found = panels(data, tmp_path, monkeypatch)[3]
+    assert found["x"] == "% of the range between the bounds"
+    assert found["legend"] == "valve: 0 to 100 %, fan: -1 to 1"
+
+
 def test_many_action_dimensions_are_drawn_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = make_dataset(rows=100)
-    wide = dataclasses.replace(data, actions=np.tile(data.actions, 5)[:, :9])
+    meta = dataclasses.replace(data.meta, action_space=None)
+    wide = dataclasses.replace(data, actions=np.tile(data.actions, 5)[:, :9], meta=meta)
     found = panels(wide, tmp_path, monkeypatch)
     assert found[3]["legend"] == "all 9 dimensions"
     assert found[0]["above"] == "0"  # no references, no score

@@ -120,7 +120,24 @@ def test_the_normalizer_is_the_data_s_mean_and_deviation_with_a_little_added(dat
     # Of 0, 1, ..., 39: the mean is 19.5 and the variance (40^2 - 1) / 12.
     deviation = ((ROWS**2 - 1) / 12) ** 0.5
     np.testing.assert_allclose(normalizer.mean, [19.5, -58.5, 7.0], rtol=1e-6)
-    np.testing.assert_allclose(normalizer.std, [deviation + 1e-3, 3 * deviation + 1e-3, 1e-3], rtol=1e-6)
+    np.testing.assert_allclose(normalizer.std, [deviation + 1e-3, 3 * deviation + 1e-3, np.inf], rtol=1e-6)
+
+
+@pytest.mark.parametrize("constant", [0.0, 21.3, -1e8, 1e-20])
+def test_a_constant_column_is_0_to_the_networks_whatever_it_becomes(dataset: Dataset, constant: float) -> None:
+    observations = np.array(dataset.observations)
+    observations[:, 1] = constant
+    changed = Dataset(**{**vars(dataset), "observations": observations})
+    seen = torch.tensor([[3.0, constant, 7.0], [3.0, constant + 1000.0, 7.0]])
+    assert Normalizer.of(changed, CPU).apply(seen)[:, 1].tolist() == [0.0, 0.0]
+
+
+def test_a_column_that_hardly_varies_but_does_is_not_constant(dataset: Dataset) -> None:
+    observations = np.array(dataset.observations)
+    observations[:, 1] = 21.0
+    observations[0, 1] = 21.5
+    changed = Dataset(**{**vars(dataset), "observations": observations})
+    assert torch.isfinite(Normalizer.of(changed, CPU).std[1])
 
 
 def test_the_normalizer_is_applied_once_to_both_observations_and_to_nothing_else(dataset: Dataset) -> None:

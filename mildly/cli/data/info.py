@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
+from rich.table import Table
 
+from mildly.action_space import ActionSpace
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
+from mildly.observation_space import QUANTILES, ObservationSpace
 
 
 @dataclass
@@ -63,6 +66,8 @@ def main(args: Sequence[str]) -> int:
         rows.add_row(name, value)
     out = console()
     out.print(rows)
+    if meta.observation_names or meta.action_names:
+        out.print(_columns(data))
     if meta.source:
         out.print(f"\nsource: {meta.source}")
     if meta.notes:
@@ -72,6 +77,21 @@ def main(args: Sequence[str]) -> int:
     if options.plot:
         out.print(f"\npicture: {draw(data, options.plot)}")
     return 0
+
+
+def _columns(data: Dataset) -> Table:
+    """The range of every column that has a name, in the log's own units."""
+    meta, rows = data.meta, table("column", "unit", "min", "median", "max")
+    space = meta.action_space or ActionSpace.unit(data.action_size)
+    fields = (
+        (meta.observation_names, meta.observation_units, ObservationSpace.of(data.observations), lambda x: x),
+        (meta.action_names, meta.action_units, ObservationSpace.of(data.actions), space.from_unit),
+    )
+    for names, units, seen, own in fields:
+        levels = [own(np.array(level)) for level in (seen.low, seen.quantiles[len(QUANTILES) // 2], seen.high)]
+        for i, name in enumerate(names):
+            rows.add_row(name, units[i] if units else "", *(f"{level[i]:.4g}" for level in levels))
+    return rows
 
 
 def _gaps(data: Dataset) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +54,14 @@ def read(path: Path, options: ImportOptions) -> Log:
     )
     stored = _stored(sheets, path)
     name, source = (path.name, "folder of tables") if path.is_dir() else (stem(path), "table")
+    units = next((sheet.units for sheet in sheets if sheet.units), {})
     meta = stored or Meta(
-        name=name, observation_names=columns.obs, action_names=columns.action, source=f"{source} {path.name}"
+        name=name,
+        observation_names=columns.obs,
+        action_names=columns.action,
+        observation_units=_units_of(columns.obs, units),
+        action_units=_units_of(columns.action, units),
+        source=f"{source} {path.name}",
     )
     limit = memory_limit(options.max_memory)
     size = _expected_bytes(sheets, columns, limit)
@@ -74,6 +80,12 @@ def read(path: Path, options: ImportOptions) -> Log:
         whole = [all(name in sheet.whole for sheet in sheets) for name in columns.action]
         log.steps = watched(log.steps, columns.action, options, log.notes, integer=whole)
     return log
+
+
+def _units_of(names: Sequence[str], units: Mapping[str, str]) -> tuple[str, ...]:
+    """The unit of each column, empty text where it is not told; empty where none is."""
+    found = tuple(units.get(name, "") for name in names)
+    return found if any(found) else ()
 
 
 def _steps_of(
