@@ -22,7 +22,7 @@ from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.run import Plan, Run
 from mildly.training.divergence import ValueWatch, likely_causes
-from mildly.training.preflight import check_reward, check_sizes, environment_of, evaluation_of, preflight
+from mildly.training.preflight import check_learned, check_reward, check_sizes, environment_of, evaluation_of, preflight
 from mildly.training.progress import TrainingProgress
 from mildly.training.reading import read_data, reread
 from mildly.training.signals import stop_requests
@@ -184,7 +184,9 @@ class _Training:
         check_sizes(config, data, run.checkpoint)
         kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
+        built = self.algorithm.state_dict().keys()
         sampler = self.algorithm.batches(data)
+        check_learned(self.algorithm, built, sampler, data)
         self.notes += self.algorithm.notes
         for phase in self.algorithm.phases():
             if phase.steps > plan.steps:
@@ -202,7 +204,7 @@ class _Training:
             evaluate=self._evaluate if self.env else None,
             on_save=lambda: self.algorithm.policy(plan.data).save(run.path / "policy"),
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
-            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config),
+            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config, self.algorithm.prepared),
         )
 
     def run_to_end(self) -> Run:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mildly.algorithms.base import Algorithm
+from mildly.data.batches import Sampler
 from mildly.data.check import check as findings_of
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.findings import Remark, lacks_reward
@@ -86,6 +89,23 @@ def check_sizes(config: Any, data: Dataset, checkpoint: Path) -> None:
             raise MildlyError(
                 f"{checkpoint}: the checkpoint is damaged, or too small for "
                 f"a network with hidden_dims {tuple(widths)}, as run.json says."
+            )
+
+
+def check_learned(algorithm: Algorithm, built: Collection[str], sampler: Sampler, data: Dataset) -> None:
+    """Refuse data of the rows among what the algorithm has learned, which would be in every checkpoint.
+
+    Args:
+        algorithm: after `batches`.
+        built: the names of its state before `batches`.
+        sampler: what `batches` gave.
+        data: what it was given.
+    """
+    for name, tensor in algorithm.state_dict().items():
+        if name not in built and tensor.ndim and len(tensor) in (len(data), len(sampler)):
+            raise MildlyError(
+                f"{type(algorithm).__name__}.{name} has a row for each of the data, and would be kept as if it were "
+                "learned. Return it from 'prepare', or name it in DERIVED where it is computed anew on resuming."
             )
 
 
