@@ -50,7 +50,7 @@ class PaperOptions:
     seeds: int = SEEDS
     """Seeds, from 0."""
     eval_every: int = EVAL_EVERY
-    """Gradient steps between evaluations; a run's score is the mean of its last ten."""
+    """Gradient steps between evaluations; a run's score is the mean of its last ten, of those in the second half."""
     fields: tuple[str, ...] = ()
     """Hyperparameters that replace the paper's, e.g. num_actions=1; the table says so."""
     out: str | None = None

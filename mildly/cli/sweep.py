@@ -94,6 +94,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
+    from mildly.evaluation.results import SCORE_RULE
     from mildly.experiments.final_scores import final_scores
 
     rows = final_scores(jobs, folder)
@@ -103,4 +104,4 @@ def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
         shown.add_row(f"{algorithm} {variant}".strip(), *(str(row.get(name, "-")) for name in datasets))
     out = console()
     out.print(shown)
-    out.print("mean ± standard deviation over seeds\n")
+    out.print(f"Mean ± standard deviation over seeds. A score is {SCORE_RULE}.\n")

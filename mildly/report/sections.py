@@ -34,7 +34,7 @@ from mildly.report.markup import (
     tag,
 )
 from mildly.report.reading import Record
-from mildly.report.summary import SCORE_NOTE, Report, score_text, sentences, steps_text
+from mildly.report.summary import SCORE_NOTE, UNSCORED_NOTE, Report, on_data_texts, score_text, sentences, steps_text
 
 _MOST_COLUMNS = 8  # of the small table; with more labels the long one alone is readable
 _PART_COLORS = dict(zip((*PARTS, "phases"), ("v0", "v1", "v2", "v3", "faint", "text"), strict=True))
@@ -68,6 +68,7 @@ def _summary(report: Report) -> list[Html]:
         TableColumn("algorithm"),
         TableColumn("data set"),
         TableColumn("score", number=True),
+        *([TableColumn("value", number=True), TableColumn("distance", number=True)] if report.unscored else []),
         TableColumn("seeds", number=True),
         TableColumn("steps", number=True),
     ]
@@ -76,6 +77,7 @@ def _summary(report: Report) -> list[Html]:
             _name(report, group),
             group.dataset,
             _score(report, group),
+            *(map(TableCell, on_data_texts(group)) if report.unscored else ()),
             TableCell(str(group.seeds), group.seeds),
             TableCell(steps_text(group), min(record.step for record in group.records)),
         ]
@@ -84,6 +86,8 @@ def _summary(report: Report) -> list[Html]:
     content.append(html_table("summary-table", columns, rows, "Scores of all groups of runs"))
     if not all(group.normalized for group in report.groups):
         content.append(paragraph("Where a data set has no reference returns, the score is the return itself.", "note"))
+    if report.unscored:
+        content.append(paragraph(UNSCORED_NOTE, "note"))
     return content
 
 

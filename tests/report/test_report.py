@@ -109,9 +109,11 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_mean_and_deviat
     assert [report.is_best(group) for group in report.groups] == [False, True]
 
 
-def test_the_score_is_the_mean_of_the_last_ten_evaluations(tmp_path):
-    write_run(tmp_path / "a", level=40.0, evaluations=16)  # the first 8 score 0, so that 2 of the last ten do
-    assert make_report([tmp_path]).groups[0].mean == pytest.approx(32.0)
+def test_a_score_leaves_out_the_first_half_of_a_run_in_which_the_policy_is_hardly_trained(tmp_path):
+    write_run(tmp_path / "a", level=40.0, evaluations=16)  # the first 8 score 0, and 2 of these are among the last ten
+    assert make_report([tmp_path]).groups[0].mean == pytest.approx(40.0)
+    write_run(tmp_path / "b", level=40.0, evaluations=2)
+    assert make_report([tmp_path / "b"]).groups[0].records[0].result.score == pytest.approx(40.0)
 
 
 def test_groups_are_named_by_the_fields_that_set_them_apart(tmp_path):
