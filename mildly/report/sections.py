@@ -209,7 +209,6 @@ def _cost(report: Report) -> list[Html]:
         TableColumn("by part"),
         TableColumn("steps/s", number=True),
         *([TableColumn("peak MB", number=True)] if measured else []),
-        *(TableColumn(part, number=True) for part in parts),
     ]
     rows: list[Row] = [
         [
@@ -223,20 +222,34 @@ def _cost(report: Report) -> list[Html]:
                 if measured
                 else []
             ),
-            *(TableCell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
         ]
         for cost in found
     ]
     key = join(tag("span", _chip(_part_color(part)), part) for part in parts)
     about = (
-        "Mean over a group's runs up to the last checkpoint, the parts in seconds. "
+        "Mean over a group's runs up to the last checkpoint; the second table has the parts in seconds. "
         "Steps/s are of the main steps, without phases before them, evaluations and checkpoints."
     )
     return [
         paragraph(about, "note"),
         tag("p", key, class_="key"),
         html_table("cost-table", columns, rows, "Time of a run"),
+        _seconds(report, found, parts),
     ]
+
+
+def _seconds(report: Report, costs: Sequence[GroupCost], parts: Sequence[str]) -> Html:
+    """The parts of the time in a table of their own: beside the other columns they would not fit a laptop's screen."""
+    columns = [TableColumn("algorithm"), TableColumn("data set"), *(TableColumn(part, number=True) for part in parts)]
+    rows: list[Row] = [
+        [
+            _name(report, cost.group),
+            cost.group.dataset,
+            *(TableCell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
+        ]
+        for cost in costs
+    ]
+    return html_table("seconds-table", columns, rows, "Seconds of a run by part")
 
 
 def _bar(cost: GroupCost, parts: list[str]) -> Html:
