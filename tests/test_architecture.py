@@ -15,7 +15,7 @@ LAYERS = (
     ("policy",),
     ("algorithms", "extend", "run"),
     ("evaluation",),
-    ("training", "bench"),
+    ("training", "bench", "testing"),
     ("collect",),
     ("experiments",),
     ("report",),
