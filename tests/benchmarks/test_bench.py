@@ -9,7 +9,7 @@ from mildly.bench import Candidate, bench, measure
 from mildly.cli import main
 
 KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "speed"}
-KEYS |= {"peak_memory_mb"}
+KEYS |= {"peak_memory_mb", "compared_with"}
 SMALL = {"hidden_dims": (32, 32), "behavior.hidden_dims": (32, 32), "batch_size": 16}
 
 
@@ -36,7 +36,7 @@ def test_the_numbers_of_a_row_fit_together():
     assert row.gflops == pytest.approx(row.gflop / row.ms_median * 1e3)
     assert row.ratio == pytest.approx(row.gflops / row.machine_gflops)
     assert 50 < row.peak_memory_mb < 5000
-    assert row.speed == 1
+    assert row.speed is None  # of nothing else that was measured
 
 
 def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
@@ -97,3 +97,13 @@ def test_bad_options_are_named(flags, names, capsys):
 def test_a_paper_step_reaches_at_least_seven_tenths_of_the_machine():
     torch.set_num_threads(2)
     assert max(bench("mcq", "paper", repeats=15).ratio for _ in range(3)) >= 0.7
+
+
+def test_the_speed_is_compared_with_what_was_measured_and_with_nothing_else(capsys):
+    few = ["--repeats", "1", "--batch-size", "4", "--observation-size", "2", "--action-size", "1"]
+    assert main(["bench", "--algorithm", "bc", "--preset", "small", *few]) == 0
+    said = capsys.readouterr().out
+    assert "1.00" not in said
+    assert "multiple" not in said
+    assert main(["bench", "--algorithm", "bc", "--preset", "small", "default", *few]) == 0
+    assert "as a multiple of those of bc (small)" in capsys.readouterr().out

@@ -308,3 +308,13 @@ def test_runs_are_found_below_folders_and_hidden_ones_are_not(tmp_path: Path) ->
     assert [found.path for found in load_results([tmp_path])] == [tmp_path / "a" / "deep" / "run"]
     with pytest.raises(MildlyError, match="no such folder"):
         find_runs([tmp_path / "absent"])
+
+
+def test_a_dry_run_lists_the_jobs_and_runs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--datasets", "hopper-medium", "--algorithms", "bc", "mcq", "--seeds", "2", "--steps", "300"]
+    assert main(["paper", "table1", *args, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    *jobs, total = capsys.readouterr().out.splitlines()
+    assert total == "4 jobs"
+    assert all(line.endswith("  300 steps") for line in jobs)
+    assert [line.split("/")[0] for line in jobs] == ["bc", "bc", "mcq", "mcq"]
+    assert not (tmp_path / "out").exists()

@@ -109,6 +109,16 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_mean_and_deviat
     assert [report.is_best(group) for group in report.groups] == [False, True]
 
 
+def test_the_cost_table_has_few_enough_columns_for_a_laptop_and_the_parts_have_their_own(tmp_path):
+    write_run(tmp_path / "a")
+    page = write_page(make_report([tmp_path]), tmp_path / "page.html").read_text()
+    heads = {
+        name: page.split(f'id="{name}"')[1].split("</thead>")[0].count("<th") - 1
+        for name in ("cost-table", "seconds-table")
+    }
+    assert heads == {"cost-table": 6, "seconds-table": 7}
+
+
 def test_a_score_leaves_out_the_first_half_of_a_run_in_which_the_policy_is_hardly_trained(tmp_path):
     write_run(tmp_path / "a", level=40.0, evaluations=16)  # the first 8 score 0, and 2 of these are among the last ten
     assert make_report([tmp_path]).groups[0].mean == pytest.approx(40.0)
