@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -111,8 +112,6 @@ def commands(python: Path, *each: list[str]) -> str:
     """Several commands in one process, which saves its start."""
     script = "import json, sys\nfrom mildly.cli import main\n"
     script += "for args in json.loads(sys.argv[1]):\n    assert main(args) == 0, args\n"
-    import json
-
     return run(python, "-c", script, json.dumps(each))
 
 
@@ -176,7 +175,7 @@ def test_what_a_package_from_outside_brings_trains_resumes_sweeps_and_is_in_help
         ["train", "--help"],
         ["train", "td3-near", "--help"],
         ["train", "td3-near", "--out", "run", *few],
-        ["train", "mcq", "--behavior.model", "middle", "--behavior.steps", "2", "--out", "mcq", *few],
+        ["train", "mcq", "--preset", "small", "--behavior.model", "middle", "--out", "mcq", *few],
     )
     assert "TD3 near the data: leaving the logged next action costs value" in said
     assert "What a squared distance of 1 from the logged next action costs." in said

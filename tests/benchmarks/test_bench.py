@@ -39,7 +39,7 @@ def test_the_numbers_of_a_row_fit_together():
     assert row.speed is None  # of nothing else that was measured
 
 
-def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
+def test_speed_is_a_multiple_of_the_papers_preset():
     presets = [("mcq", "default"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
     candidates = [
         Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden_dims": (8,)}) for name, preset in presets
@@ -47,7 +47,8 @@ def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
     default, paper, sac, small = measure(candidates, 2)
     assert default.speed == pytest.approx(paper.ms_median / default.ms_median)
     assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
-    assert (paper.speed, sac.speed) == (1, 1)
+    assert (paper.speed, paper.compared_with, small.compared_with) == (1, "paper", "paper")
+    assert sac.speed is None  # nothing else of it was measured
 
 
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
@@ -76,7 +77,7 @@ def test_the_command_prints_json_rows_for_three_presets(capsys):
     ]
     for row in rows:
         assert set(row) >= KEYS
-        assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset"})
+        assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset", "compared_with"})
 
 
 @pytest.mark.parametrize(

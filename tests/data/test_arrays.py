@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, steps_of, transitions
 
 from mildly.action_space import ActionSpace
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Dataset, Meta
 from mildly.data.formats import arrays
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
@@ -363,4 +363,6 @@ def test_images_are_told_to_be_unsupported(tmp_path: Path) -> None:
         load_dataset(path)
     columns = {name: np.zeros(6) for name in ("rewards", "terminated", "truncated")}
     with pytest.raises(MildlyError, match="images are not supported"):
-        Dataset.from_arrays(observations=images, actions=np.zeros((6, 1)), next_observations=images, **columns)
+        Dataset.from_arrays(
+            observations=images, actions=np.zeros((6, 1)), next_observations=images, meta=Meta("x"), **columns
+        )

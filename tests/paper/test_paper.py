@@ -316,5 +316,5 @@ def test_a_dry_run_lists_the_jobs_and_runs_none(tmp_path: Path, capsys: pytest.C
     *jobs, total = capsys.readouterr().out.splitlines()
     assert total == "4 jobs"
     assert all(line.endswith("  300 steps") for line in jobs)
-    assert [line.split("/")[0] for line in jobs] == ["bc", "bc", "mcq", "mcq"]
+    assert [line.split("/")[0] for line in jobs] == ["bc", "mcq", "bc", "mcq"]
     assert not (tmp_path / "out").exists()

@@ -313,11 +313,13 @@ def test_a_run_that_has_come_no_further_than_a_phase_stands_at_step_0(tmp_path):
 
 
 def cost_row(page: str) -> dict[str, str]:
-    """The first row of the table of costs, by its head."""
-    (table,) = re.findall(r'<table id="cost-table".*?</table>', page, re.DOTALL)
-    head, row = (re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in table.split("</tr>")[:2])
-    texts = [[re.sub(r"<[^>]*>", "", cell).strip() for cell in cells] for cells in (head, row)]
-    return dict(zip(*texts, strict=True))
+    """The first rows of the tables of costs, by their heads."""
+    found: dict[str, str] = {}
+    for table in re.findall(r'<table id="(?:cost|seconds)-table".*?</table>', page, re.DOTALL):
+        head, row = (re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in table.split("</tr>")[:2])
+        texts = [[re.sub(r"<[^>]*>", "", cell).strip() for cell in cells] for cells in (head, row)]
+        found |= dict(zip(*texts, strict=True))
+    return found
 
 
 def test_the_time_of_phases_is_a_part_of_its_own_and_the_speed_is_that_of_the_main_steps(tmp_path):
