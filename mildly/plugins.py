@@ -14,11 +14,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mildly.errors import MildlyError, tell, unknown_name
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -104,6 +106,8 @@ def _entry_points(group: str) -> Iterator[tuple[str, EntryPoint]]:
     The folder that the command runs in is left out: `python -m` has it among its paths, and it may hold the files of a
     stranger, which nobody has installed.
     """
+    from importlib.metadata import distributions  # slow to import, and seldom needed
+
     here, seen = Path.cwd(), set[str]()
     places = [place for place in sys.path if place and not _is(Path(place), here)]
     for package in distributions(path=places):
