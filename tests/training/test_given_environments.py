@@ -61,6 +61,15 @@ def test_an_object_is_evaluated_in_one_episode_after_another_and_stays_open(tmp_
     assert first["returns"] == apart.returns[:2]
 
 
+def test_a_run_resumed_without_its_object_goes_on_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train_tiny("bc", tmp_path / "run", env=Plant(), **FEW)
+    assert main(["train", "--resume", str(run.path), "--steps", "6"]) == 0
+    assert "not evaluated any more: 'Plant' was given in Python." in capsys.readouterr().err
+    assert [line["step"] for line in run.evaluations()] == [2, 4]
+
+
 def test_a_function_makes_an_environment_for_each_episode_and_they_are_closed(tmp_path: Path) -> None:
     run = train_tiny("bc", tmp_path / "run", env=lambda: Plant(), **FEW)
     assert [line["step"] for line in run.evaluations()] == [2, 4]
