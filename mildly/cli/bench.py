@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, tell, unknown_name
+
+if TYPE_CHECKING:
+    from mildly.bench import Row
 
 DEFAULT_PRESETS = ("paper", "official", "default")
 
@@ -78,6 +81,13 @@ def main(args: Sequence[str]) -> int:
     if options.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
         return 0
+    _show(rows)
+    return 0
+
+
+def _show(rows: Sequence[Row]) -> None:
+    import torch
+
     shown = table(
         "algorithm",
         "preset",
@@ -104,4 +114,3 @@ def main(args: Sequence[str]) -> int:
             f"\nspeed: steps per second, as a multiple of those of {', '.join(compared)}, taken by turns in this run."
         )
     out.print(f"{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
-    return 0

@@ -126,18 +126,12 @@ def train(
         variant=variant,
         reading=reading.to_json(),
     )
+    asked = _Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
     with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
-        asked = _Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
         training = _Training(run, plan, config, data, asked)  # what fails here must leave no folder
-        training.notes = [*said, *training.notes]
-        training.warnings = [line for line in said if line.startswith("warning")] if check else None
+        training.tell(said, checked=check)
         run.write_plan(plan)
-        try:
-            return training.run_to_end()
-        except OutOfMemory:
-            if not run.checkpoint.exists():
-                shutil.rmtree(run.path)
-            raise
+        return training.run_anew()
 
 
 def resume(
@@ -260,6 +254,20 @@ class _Training:
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
             causes=lambda: likely_causes(data, self.algorithm.preprocessing, config, self.algorithm.prepared),
         )
+
+    def tell(self, said: Sequence[str], *, checked: bool) -> None:
+        """Remember what was said of the data, to be told before the first step and, the warnings, after the last."""
+        self.notes = [*said, *self.notes]
+        self.warnings = [line for line in said if line.startswith("warning")] if checked else None
+
+    def run_anew(self) -> Run:
+        """Train in a new folder, which disappears where not even the first checkpoint fits into memory."""
+        try:
+            return self.run_to_end()
+        except OutOfMemory:
+            if not self.run.checkpoint.exists():
+                shutil.rmtree(self.run.path)
+            raise
 
     def run_to_end(self) -> Run:
         """Train to the end, or to a signal."""
