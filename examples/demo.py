@@ -62,7 +62,7 @@ def main() -> None:
     )
     console.print(f"\n0 is a random policy, 100 an expert's. Took {time.monotonic() - began:.0f} s.")
     console.print(f"The learning curve: {picture}\n")
-    console.print("Go on with:")
+    console.print("Go on with these ('source .venv/bin/activate' puts mildly on the PATH):")
     for command in (
         f"evaluate {OUT}/mcq --episodes 20",
         f"train --resume {OUT}/mcq --steps {STEPS['mcq'] + 2_000}",

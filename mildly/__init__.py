@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mildly.data.registry import load_dataset as load_dataset
     from mildly.errors import MildlyError as MildlyError
     from mildly.evaluation.evaluate import evaluate as evaluate
+    from mildly.extend import register as register
     from mildly.observation_space import UnseenError as UnseenError, UnseenWarning as UnseenWarning
     from mildly.policy import Policy as Policy, load_policy as load_policy
     from mildly.training.offline import resume as resume, train as train
@@ -36,6 +37,7 @@ _HOMES = {
     "evaluate": "mildly.evaluation.evaluate",
     "load_dataset": "mildly.data.registry",
     "load_policy": "mildly.policy",
+    "register": "mildly.extend",
     "resume": "mildly.training.offline",
     "train": "mildly.training.offline",
 }

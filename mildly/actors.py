@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mildly.errors import MildlyError
 from mildly.networks import mlp, normal, with_dropout
+from mildly.plugins import Registry
 
 _LOG_2PI = math.log(2 * math.pi)
 BOUND_MARGIN = 0.05
@@ -247,7 +248,10 @@ class SoftGaussianActor(Actor):
         return distribution.act(deterministic, generator)
 
 
-ACTORS: dict[str, type[Actor]] = {
-    actor.kind: actor for actor in (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
-}
+def _fault(thing: Any) -> str:
+    return "" if isinstance(thing, type) and issubclass(thing, Actor) else "it is no subclass of Actor"
+
+
+_OWN: tuple[type[Actor], ...] = (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
+ACTORS = Registry("actor", "mildly.actors", {actor.kind: actor for actor in _OWN}, _fault)
 """The kinds of actor a saved policy can hold."""

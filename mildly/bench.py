@@ -12,6 +12,7 @@ import dataclasses
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,10 @@ class Row:
     """Billions a second of one matrix product of the step's largest shape, median."""
     ratio: float
     """gflops / machine_gflops."""
-    speed: float
-    """Steps a second, as a multiple of the algorithm's preset `paper` (or of its first preset) in the same run."""
+    speed: float | None
+    """Steps a second, as a multiple of those of the preset `compared_with`; None where no other was measured."""
+    compared_with: str
+    """The algorithm's preset `paper`, or the first of those that were measured in the same run."""
     peak_memory_mb: float
     largest_product: str
 
@@ -117,12 +120,14 @@ def measure(candidates: Sequence[Candidate], repeats: int) -> list[Row]:
         for candidate in candidates:
             candidate.turn()
     medians = [statistics.median(candidate.steps) for candidate in candidates]
-    base = {c.algorithm: median for c, median in reversed(list(zip(candidates, medians, strict=True)))}
-    base |= {c.algorithm: median for c, median in zip(candidates, medians, strict=True) if c.preset == "paper"}
-    return [_row(c, median, base[c.algorithm]) for c, median in zip(candidates, medians, strict=True)]
+    timed = list(zip(candidates, medians, strict=True))
+    base = {c.algorithm: (c.preset, median) for c, median in reversed(timed)}
+    base |= {c.algorithm: (c.preset, median) for c, median in timed if c.preset == "paper"}
+    alone = {name for name, count in Counter(c.algorithm for c in candidates).items() if count == 1}
+    return [_row(c, median, *base[c.algorithm], alone=c.algorithm in alone) for c, median in timed]
 
 
-def _row(candidate: Candidate, median: float, base: float) -> Row:
+def _row(candidate: Candidate, median: float, compared_with: str, base: float, *, alone: bool) -> Row:
     machine = 2 * math.prod(candidate.shape) / statistics.median(candidate.products) / 1e9
     return Row(
         algorithm=candidate.algorithm,
@@ -133,7 +138,8 @@ def _row(candidate: Candidate, median: float, base: float) -> Row:
         gflops=candidate.gflop / median,
         machine_gflops=machine,
         ratio=candidate.gflop / median / machine,
-        speed=base / median,
+        speed=None if alone else base / median,
+        compared_with=compared_with,
         peak_memory_mb=candidate.peak,
         largest_product="x".join(str(size) for size in candidate.shape),
     )

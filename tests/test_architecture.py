@@ -9,13 +9,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
-    ("errors", "files", "terminal", "device", "action_space", "observation_space", "state"),
+    ("errors", "files", "terminal", "device", "action_space", "observation_space", "plugins", "state"),
     ("environments", "data", "theory"),
     ("networks", "actors", "behavior", "mcb", "optimizer"),
     ("policy",),
-    ("algorithms", "run"),
+    ("algorithms", "extend", "run"),
     ("evaluation",),
-    ("training", "bench"),
+    ("training", "bench", "testing"),
     ("collect",),
     ("experiments",),
     ("report",),

@@ -1,4 +1,6 @@
-"""The registry of algorithms: one line each."""
+"""The registry of algorithms: one line each. Other packages add theirs by the entry point `mildly.algorithms`."""
+
+from typing import Any
 
 from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import Algorithm
@@ -10,9 +12,9 @@ from mildly.algorithms.mcq_td3 import MCQTD3
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
 from mildly.algorithms.td3_bc import TD3BC
-from mildly.errors import unknown_name
+from mildly.plugins import Registry
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
+_OWN: dict[str, type[Algorithm]] = {
     "awac": AWAC,
     "bc": BC,
     "cql": CQL,
@@ -25,8 +27,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+def _fault(thing: Any) -> str:
+    return "" if isinstance(thing, type) and issubclass(thing, Algorithm) else "it is no subclass of Algorithm"
+
+
+ALGORITHMS = Registry("algorithm", "mildly.algorithms", _OWN, _fault)
+"""The algorithms there are, by the names that `mildly train` takes."""
+
+
 def algorithm_named(name: str) -> type[Algorithm]:
     """The class of an algorithm, or an error that lists those there are."""
-    if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    return ALGORITHMS.named(name)

@@ -1,9 +1,9 @@
 """The contract that every algorithm fulfills. Adding one is one file and one line in the registry.
 
 An algorithm is a class with a frozen dataclass `Config`, `build` (networks and optimizers) and `update(batch)` (one
-gradient step that reads as the paper's pseudocode). The rest has defaults: `batches` says what is sampled, `phases`
-what happens before the main steps, `for_dataset` which hyperparameters a paper uses where. Whatever an algorithm keeps
-as attributes is in the checkpoint by itself (`mildly/state.py`).
+gradient step that reads as the paper's pseudocode). The rest has defaults: `batches` says what is sampled, `prepare`
+what is known of each row besides, `phases` what happens before the main steps, `for_dataset` which hyperparameters a
+paper uses where. Whatever an algorithm keeps as attributes is in the checkpoint by itself (`mildly/state.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mildly.actors import Actor
 from mildly.algorithms.config import AlgorithmConfig
 from mildly.algorithms.extras import ActorCriticExtras, Metrics as Metrics, Phase as Phase
 from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
-from mildly.data.dataset import Dataset, Meta
+from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.normalize import Normalizer
 from mildly.optimizer import Adam
 from mildly.policy import Policy
@@ -41,7 +41,9 @@ class Algorithm(Stateful, ABC):
     """How many steps a preset takes, if not the paper's million."""
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
     """The few fields that people change first."""
-    DERIVED: ClassVar = frozenset({"config", "observation_size", "action_size", "device", "preprocessing", "notes"})
+    DERIVED: ClassVar = frozenset(
+        {"config", "observation_size", "action_size", "device", "preprocessing", "notes", "prepared"}
+    )
 
     actor: Actor
     """The network that acts."""
@@ -55,6 +57,8 @@ class Algorithm(Stateful, ABC):
         self.device = torch.device(device)
         self.preprocessing = Preprocessing()
         self.notes: tuple[str, ...] = ()  # what to tell the user of the data that were selected
+        self.prepared: dict[str, Tensor] = {}
+        """What `prepare` knows of each row: `self.prepared["next_actions"][batch.rows]`."""
         self.generator = self.random_stream(seed, "policy")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "weights"))
@@ -102,13 +106,29 @@ class Algorithm(Stateful, ABC):
         normalize = self.config.normalize_observations
         return Preprocessing(Normalizer.of(dataset, self.device) if normalize else None)
 
+    def prepare(self, data: Dataset) -> Mapping[str, Array]:
+        """What an update needs to know of each row besides the transition: here, nothing.
+
+        It follows from the data alone, so that it is computed anew when a run is resumed and is in no checkpoint. Rows
+        of which nothing is known may be NaN.
+        """
+        return {}
+
     def batches(self, dataset: Dataset) -> Sampler:
         """What to sample from: here, transitions. Called once, before the first step; it trains nothing."""
         data = self.select(dataset)
         self.notes = data.meta.notes[len(dataset.meta.notes) :]
         self.preprocessing = self.preprocess(data)
+        self.prepared = {name: self._on_device(rows) for name, rows in self.prepare(data).items()}
+        for name, rows in self.prepared.items():
+            if len(rows) != len(data):
+                raise ValueError(f"prepare gives {len(rows)} rows of '{name}' for {len(data)} of the data")
         mixed = {} if self.extras is None else self.extras.start(data, self.preprocessing, self.device)
         return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed)
+
+    def _on_device(self, rows: Array) -> Tensor:
+        tensor = torch.as_tensor(rows, device=self.device)
+        return tensor.float() if tensor.is_floating_point() else tensor
 
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learned policy, acting in the units of the environment that `meta` describes."""

@@ -8,6 +8,7 @@
 """
 
 from mildly.behavior.config import BehaviorConfig
-from mildly.behavior.learner import BEHAVIOR_MODELS, BehaviorLearner, draw_sets, make_behavior
+from mildly.behavior.learner import BehaviorLearner, draw_sets, make_behavior
+from mildly.behavior.models import BEHAVIOR_MODELS
 
 __all__ = ["BEHAVIOR_MODELS", "BehaviorConfig", "BehaviorLearner", "draw_sets", "make_behavior"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
+from mildly.behavior.models import BEHAVIOR_MODELS
 from mildly.errors import MildlyError
+from mildly.plugins import OneOf
 
 
 @dataclass(frozen=True)
 class BehaviorConfig:
     """Behavior model: what the algorithm knows of the policy that made the data."""
 
-    model: Literal["cvae", "cgan", "flow"] = "cvae"
+    model: Annotated[str, OneOf(BEHAVIOR_MODELS)] = "cvae"
     """The kind of model."""
     hidden_dims: tuple[int, ...] | None = None
     """Widths of its hidden layers; its own default if not given (750 750 for the CVAE)."""
@@ -38,7 +40,8 @@ class BehaviorConfig:
     """Upper bound of the log standard deviation of the CVAE's encoder."""
 
     def __post_init__(self) -> None:
-        _require(self.model in ("cvae", "cgan", "flow"), "model", "one of cvae, cgan, flow", self.model)
+        if self.model not in BEHAVIOR_MODELS:
+            _require(False, "model", f"one of {', '.join(BEHAVIOR_MODELS)}", self.model)
         _require(self.kl_weight >= 0, "kl_weight", "at least 0", self.kl_weight)
         for name in ("latent_size", "steps", "refresh_every"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1", getattr(self, name))

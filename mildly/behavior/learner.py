@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mildly.behavior.base import BehaviorModel
 from mildly.behavior.cache import ActionCache
-from mildly.behavior.cgan import CGAN
 from mildly.behavior.config import BehaviorConfig
-from mildly.behavior.cvae import CVAE
-from mildly.behavior.flow import Flow
+from mildly.behavior.models import BEHAVIOR_MODELS
 from mildly.data.batches import Batch
 from mildly.data.dataset import Dataset
 from mildly.data.normalize import Normalizer
 from mildly.optimizer import Adam, minimize
 from mildly.state import Stateful
 
-BEHAVIOR_MODELS: dict[str, type[Any]] = {"cvae": CVAE, "cgan": CGAN, "flow": Flow}
-"""The models there are, by the name that the config field `behavior.model` takes."""
 _CVAE_FIELDS = ("latent_size", "latent_clip", "log_std_min", "log_std_max", "kl_weight")
 
 

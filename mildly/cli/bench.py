@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, tell, unknown_name
+
+if TYPE_CHECKING:
+    from mildly.bench import Row
 
 DEFAULT_PRESETS = ("paper", "official", "default")
 
@@ -78,6 +81,13 @@ def main(args: Sequence[str]) -> int:
     if options.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
         return 0
+    _show(rows)
+    return 0
+
+
+def _show(rows: Sequence[Row]) -> None:
+    import torch
+
     shown = table(
         "algorithm",
         "preset",
@@ -92,11 +102,15 @@ def main(args: Sequence[str]) -> int:
     )
     for row in rows:
         times, work = (row.ms_median, row.ms_best), (row.gflop, row.gflops, row.machine_gflops)
-        cells = [*(f"{x:.1f}" for x in times), f"{row.speed:.2f}", *(f"{x:.1f}" for x in work), f"{row.ratio:.2f}"]
+        speed = "-" if row.speed is None else f"{row.speed:.2f}"
+        cells = [*(f"{x:.1f}" for x in times), speed, *(f"{x:.1f}" for x in work), f"{row.ratio:.2f}"]
         shown.add_row(row.algorithm, row.preset, *cells, f"{row.peak_memory_mb:.0f}")
     out = console()
     out.print(shown)
     products = ", ".join(dict.fromkeys(f"{row.largest_product} ({row.preset})" for row in rows))
-    out.print("\nspeed: steps per second, as a multiple of the algorithm's preset paper, taken by turns in this run.")
+    compared = dict.fromkeys(f"{row.algorithm} ({row.compared_with})" for row in rows if row.speed is not None)
+    if compared:
+        out.print(
+            f"\nspeed: steps per second, as a multiple of those of {', '.join(compared)}, taken by turns in this run."
+        )
     out.print(f"{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
-    return 0

@@ -23,7 +23,7 @@ class Options:
     run: Annotated[str, Mark.POSITIONAL]
     """A run's folder (or a policy's, with --env)."""
     env: str | None = None
-    """Another environment than the run's."""
+    """Another environment than the run's; MODULE:ID imports the module that registers it."""
     episodes: int = 10
     """Episodes to run."""
     seed: int | None = None

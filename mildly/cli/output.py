@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 from mildly.terminal import SafeConsole
+
+if TYPE_CHECKING:
+    from mildly.experiments.spec import Job
 
 T = TypeVar("T")
 
@@ -27,6 +30,14 @@ def console() -> SafeConsole:
     """Standard output; where it is not a terminal, lines are never folded."""
     out = SafeConsole(soft_wrap=True)
     return out if out.is_terminal else SafeConsole(soft_wrap=True, width=160)
+
+
+def print_jobs(jobs: Sequence[Job]) -> None:
+    """What a sweep would run."""
+    out = console()
+    for job in jobs:
+        out.print(f"{job.name}  {job.plan.steps} steps")
+    out.print(f"{len(jobs)} jobs")
 
 
 def table(*columns: str, title: str | None = None) -> Table:

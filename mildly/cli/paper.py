@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, print_jobs, table
 from mildly.errors import MildlyError, tell
 from mildly.files import atomic_write, writable
 from mildly.paper.reproductions import (
@@ -25,6 +25,7 @@ from mildly.paper.reproductions import (
 
 if TYPE_CHECKING:
     from mildly.evaluation.results import Result
+    from mildly.experiments.spec import Job
     from mildly.paper.score_table import ScoreTable
 
 _USAGE = f"""usage: mildly paper NAME [--datasets ...] [--algorithms ...] [--steps N] [--seeds N] [--out DIR] ...
@@ -50,7 +51,7 @@ class PaperOptions:
     seeds: int = SEEDS
     """Seeds, from 0."""
     eval_every: int = EVAL_EVERY
-    """Gradient steps between evaluations; a run's score is the mean of its last ten."""
+    """Gradient steps between evaluations; a run's score is the mean of its last ten, of those in the second half."""
     fields: tuple[str, ...] = ()
     """Hyperparameters that replace the paper's, e.g. num_actions=1; the table says so."""
     out: str | None = None
@@ -68,6 +69,8 @@ class PaperOptions:
     """Address of a Ray cluster to run on."""
     render_only: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Run nothing; show the runs so far."""
+    dry_run: Annotated[bool, Mark.NO_NEGATIVE] = False
+    """Only list the jobs."""
     markdown: str | None = None
     """Also write the table as Markdown to this file."""
     latex: str | None = None
@@ -89,6 +92,9 @@ def main(args: Sequence[str]) -> int:
     from mildly.paper.jobs import resolve_names
 
     datasets, methods = resolve_names(reproduction, options.datasets, options.algorithms)
+    if options.dry_run:
+        print_jobs(_jobs(reproduction, options, datasets, methods))
+        return 0
     out = Path(options.out or f"runs/paper/{reproduction.name}")
     code = 0 if options.render_only else _run(reproduction, options, out, datasets, methods)
     results = load_results([*([out] if out.is_dir() else []), *options.runs])
@@ -101,10 +107,8 @@ def main(args: Sequence[str]) -> int:
     return code
 
 
-def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets: list[str], methods: list[str]) -> int:
-    from mildly.experiments.sweep import run_sweep
+def _jobs(reproduction: Reproduction, options: PaperOptions, datasets: list[str], methods: list[str]) -> list[Job]:
     from mildly.paper.jobs import jobs_of, parse_fields
-    from mildly.training.offline import Stopped
 
     jobs = jobs_of(
         reproduction,
@@ -121,6 +125,14 @@ def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets:
         raise MildlyError(
             f"{reproduction.name}: none of its algorithms exists here yet ({absent}). --render-only shows it."
         )
+    return jobs
+
+
+def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets: list[str], methods: list[str]) -> int:
+    from mildly.experiments.sweep import run_sweep
+    from mildly.training.offline import Stopped
+
+    jobs = _jobs(reproduction, options, datasets, methods)
     try:
         failed = run_sweep(jobs, out, workers=options.workers, threads=options.threads, ray=options.ray)
     except Stopped as stopped:

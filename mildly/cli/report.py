@@ -65,17 +65,21 @@ def main(args: Sequence[str]) -> int:
 
 
 def _print_summary(out: SafeConsole, report: Report) -> None:
-    from mildly.report.summary import SCORE_NOTE, score_text, sentences, steps_text
+    from mildly.report.summary import SCORE_NOTE, UNSCORED_NOTE, on_data_texts, score_text, sentences, steps_text
 
-    rows = table("data set", "algorithm", "score", "", "seeds", "steps")
+    on_data = ("value", "distance") if report.unscored else ()
+    rows = table("data set", "algorithm", "score", "", *on_data, "seeds", "steps")
     rows.columns[1].justify = "left"
     for group in report.groups:
         best = "*" if report.is_best(group) else ""
-        rows.add_row(group.dataset, group.label, score_text(group), best, str(group.seeds), steps_text(group))
+        more = on_data_texts(group) if on_data else ()
+        rows.add_row(group.dataset, group.label, score_text(group), best, *more, str(group.seeds), steps_text(group))
     out.print(" ".join(sentences(report)))
     out.print()
     out.print(rows)
     out.print(f"\n{SCORE_NOTE}" + (" *: highest on its data set." if report.best else ""))
+    if on_data:
+        out.print(UNSCORED_NOTE)
     for unreadable in report.unreadable:
         out.print(f"cannot be read: {unreadable.path}: {unreadable.problem}")
     for record in report.records:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, print_jobs, table
 from mildly.errors import tell
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def main(args: Sequence[str]) -> int:
     jobs = expand(read_spec(options.spec))
     out = console()
     if options.dry_run:
-        for job in jobs:
-            out.print(f"{job.name}  {job.plan.steps} steps")
-        out.print(f"{len(jobs)} jobs")
+        print_jobs(jobs)
         return 0
     try:
         failed = run_sweep(
@@ -94,6 +92,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
+    from mildly.evaluation.results import SCORE_RULE
     from mildly.experiments.final_scores import final_scores
 
     rows = final_scores(jobs, folder)
@@ -103,4 +102,4 @@ def _print_scores(jobs: Sequence[Job], folder: Path) -> None:
         shown.add_row(f"{algorithm} {variant}".strip(), *(str(row.get(name, "-")) for name in datasets))
     out = console()
     out.print(shown)
-    out.print("mean ± standard deviation over seeds\n")
+    out.print(f"Mean ± standard deviation over seeds. A score is {SCORE_RULE}.\n")

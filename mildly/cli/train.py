@@ -56,7 +56,8 @@ class Options:
     episodes: int = 10
     """Episodes of an evaluation."""
     env: Annotated[str | None, Arg(metavar="NAME")] = None
-    """Environment to evaluate in, if not the data set's own. A raw log's action bounds are its, unless given."""
+    """Environment to evaluate in, if not the data set's own; MODULE:ID imports the module that registers it. A raw
+    log's action bounds are its, unless given."""
     log_every: int = 200
     """Gradient steps between lines of metrics."""
     checkpoint_every: int = 1_000

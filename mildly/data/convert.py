@@ -64,10 +64,11 @@ def convert(
             )
     else:
         _check_free(path, overwrite)
-        if not path.name.lower().endswith(formats.SUFFIXES):
+        endings = formats.endings(written=True)
+        if not path.name.lower().endswith(endings):
             if path.suffix.lower() in _FOREIGN:
                 raise MildlyError(
-                    f"{path}: cannot write {path.suffix} files. Known endings are {', '.join(formats.SUFFIXES)}; "
+                    f"{path}: cannot write {path.suffix} files. Known endings are {', '.join(endings)}; "
                     "a name without one is a folder's."
                 )
             if not path.exists():
@@ -96,7 +97,7 @@ def _check_free(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise MildlyError(f"{path}: exists already. Give another name, or replace it with --overwrite.")
-    if path.name.lower().endswith(formats.SUFFIXES):
+    if path.name.lower().endswith(formats.endings(written=True)):
         known = path.is_file()
     else:
         known = (path / "dataset.json").is_file() and all(

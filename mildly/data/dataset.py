@@ -325,6 +325,10 @@ def _open_gaps(folder: Path, arrays: Mapping[str, Array]) -> Gaps | None:
 def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
     dimensions = {"observations": 2, "actions": 2, "next_observations": 2}
     for name, array in arrays.items():
+        if name in dimensions and array.ndim > 3:
+            raise MildlyError(
+                f"{where}: '{name}' has shape {array.shape}: images are not supported. Encode them as vectors first."
+            )
         if array.ndim != dimensions.get(name, 1):
             raise MildlyError(
                 f"{where}: '{name}' has shape {array.shape}, expected {dimensions.get(name, 1)} dimension(s)."

@@ -173,7 +173,7 @@ def find_local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | Non
 def _unknown_dataset(name: str, data_dir: str | os.PathLike[str] | None) -> MildlyError:
     folder = data_folder(data_dir)
     path = Path(name)
-    if len(path.parts) > 1 or path.name.lower().endswith(formats.SUFFIXES):
+    if len(path.parts) > 1 or path.name.lower().endswith(formats.endings()):
         return MildlyError(f"{name}: no such file or folder.")
     local = [known for known, _ in _entries(folder)] if folder else []
     error = unknown_name("data set", name, [*builtin_names(), *local, *official_files()], listing="mildly data list")
@@ -242,7 +242,7 @@ def _entries(folder: Path) -> list[tuple[str, Path]]:
     """
 
     def rank(path: Path) -> tuple[bool, int, bool, str]:
-        ending = -1 if path.is_dir() else formats.SUFFIXES.index(_suffix(path))
+        ending = -1 if path.is_dir() else formats.endings().index(_suffix(path))
         return path.parent != folder, ending, name_of_file(path.name) is None, str(path)
 
     found, below = [], []
@@ -269,7 +269,7 @@ def _is_dataset(path: Path) -> bool:
 
 def _suffix(path: Path) -> str:
     """The longest known ending of a file's name, which gives the format; empty if there is none."""
-    return max((known for known in formats.SUFFIXES if path.name.lower().endswith(known)), key=len, default="")
+    return max((known for known in formats.endings() if path.name.lower().endswith(known)), key=len, default="")
 
 
 def _entry_name(path: Path) -> str:

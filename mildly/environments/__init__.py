@@ -12,7 +12,10 @@ import importlib
 import io
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +25,10 @@ from mildly.errors import MildlyError
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    Environment: TypeAlias = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
+    """An environment's id, an environment, or a function (a class, say) that makes one."""
+else:
+    Environment = str  # what a file can say of it
 _HORIZONS = {
     "maze2d-umaze-v0": 150,
     "maze2d-umaze-v1": 300,
@@ -89,12 +96,57 @@ def make_env(env_id: str) -> gym.Env[Any, Any]:
         # Seen: gymnasium-robotics 1.4.2's Fetch, kitchen and Shadow hand fail with MuJoCo 3.12 and later.
         hint = " MuJoCo may be too new for it: pip install 'mujoco<3.12'." if env_id.startswith(_ROBOTICS) else ""
         raise MildlyError(f"environment '{env_id}' cannot be made: its own code fails with {reason}.{hint}") from error
+    return _flat(env, env_id)
+
+
+def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
+    """The environment with flat Box observations; its actions must be such already."""
+    import gymnasium as gym
+
     if _is_made_of_boxes(env.observation_space) and not _is_flat(env.observation_space):
         env = gym.wrappers.FlattenObservation(env)
     for kind, space in (("observation", env.observation_space), ("action", env.action_space)):
         if not _is_flat(space):
-            raise MildlyError(f"environment '{env_id}': its {kind} space is {space}; a Box is needed.")
+            raise MildlyError(f"environment '{name}': its {kind} space is {space}; a Box is needed.")
     return env
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Where a policy is run: an environment of an id, of a function that makes it, or an object."""
+
+    name: str
+    make: Callable[[], gym.Env[Any, Any]]
+    one: bool = False
+    """Whether it is the user's own object: its episodes follow one another, and it is not closed."""
+
+    @classmethod
+    def of(cls, env: Environment) -> Simulator:
+        """What somebody means by an environment."""
+        if isinstance(env, str):
+            return cls(env, partial(make_env, env))
+        if not callable(env):
+            return cls(_name_of(env), lambda: _flat(env, _name_of(env)), one=True)
+        first = env()
+        name = _name_of(first)
+        first.close()
+        return cls(name, lambda: _flat(env(), name))
+
+
+def _name_of(env: Any) -> str:
+    """An environment's id with what it was made with, so that no other passes for the one that the id means alone."""
+    _check_gymnasium(type(env).__name__)
+    import gymnasium as gym
+
+    if not isinstance(env, gym.Env):
+        raise MildlyError(
+            f"env must be an environment's id, a gymnasium.Env, or a function that makes one; this is a "
+            f"{type(env).__name__}."
+        )
+    if env.spec is None:
+        return type(env.unwrapped).__name__
+    given = ", ".join(f"{name}={value!r}" for name, value in env.spec.kwargs.items())
+    return f"{env.spec.id}({given})" if given else env.spec.id
 
 
 def _check_gymnasium(env_id: str) -> None:
@@ -165,16 +217,20 @@ def registered_time_limit(env_id: str) -> int | None:
     return None if spec is None else spec.max_episode_steps
 
 
-def check_fit(env_id: str, observation_size: int, action_size: int, whose: str, space: ActionSpace | None) -> None:
+def check_fit(
+    where: str | Simulator, observation_size: int, action_size: int, whose: str, space: ActionSpace | None
+) -> None:
     """The environment exists and fits a data set or policy, known before anything runs or is written.
 
     Sizes must be equal, and actions within the environment's bounds: a policy in percent or degrees would otherwise be
     clipped to nonsense without a word. Without a space the actions are in [-1, 1].
     """
-    env = make_env(env_id)
+    simulator = Simulator.of(where) if isinstance(where, str) else where
+    env, env_id = simulator.make(), simulator.name
     observation, action = env.observation_space.shape, env.action_space.shape
     lowest, highest = _box_bounds(env)
-    env.close()
+    if not simulator.one:
+        env.close()
     if observation != (observation_size,) or action != (action_size,):
         raise MildlyError(
             f"environment '{env_id}' has observations {observation} and actions {action}, but {whose} "
@@ -205,11 +261,13 @@ def _ignore(message: object) -> None:
     """Take a warning and do nothing."""
 
 
-def stored_action_space(env_id: str) -> ActionSpace | None:
+def stored_action_space(where: str | Simulator) -> ActionSpace | None:
     """What a data set must remember to act in an environment; none where its bounds are -1 and 1, or endless."""
-    env = make_env(env_id)
+    simulator = Simulator.of(where) if isinstance(where, str) else where
+    env = simulator.make()
     space = action_space_of(env)
-    env.close()
+    if not simulator.one:
+        env.close()
     return None if space.is_unit else space
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from mildly.data.dataset import Meta
-from mildly.environments import trust_env
+from mildly.environments import Environment, Simulator, check_fit, trust_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.policy import load_policy
@@ -16,7 +16,7 @@ from mildly.run import Run
 def evaluate(
     run: str | os.PathLike[str] | Run,
     *,
-    env: str | None = None,
+    env: Environment | None = None,
     episodes: int = 10,
     seed: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -25,7 +25,8 @@ def evaluate(
 
     Args:
         run: a run's folder, or a `policy` folder on its own (then `env` is needed).
-        env: another environment than the run's.
+        env: another environment than the run's: an id, also as `module:Id`; an environment of your own; or a function
+            that makes one, such as its class, so that episodes are run side by side.
         episodes: how many.
         seed: episode i starts from environment seed `1000 * seed + 100 + i`; by default the run's own seed.
         progress: called with the number of episodes ended so far.
@@ -35,12 +36,16 @@ def evaluate(
         raise MildlyError(
             f"{path}: no policy yet: its main steps have not begun. Go on with mildly train --resume {path}"
         )
-    trust_env(env)
+    if isinstance(env, str):
+        trust_env(env)
     policy = load_policy(path)
     meta = Meta(name=os.path.basename(os.path.normpath(path)))
     if os.path.exists(os.path.join(path, "run.json")):
         plan = Run.open(path).plan()
-        meta, env, seed = plan.data, env or plan.env, plan.seed if seed is None else seed
-    if env is not None:
-        policy.check_fit(env, f"the policy in {path}")
-    return rollout(policy, meta, env_id=env, episodes=episodes, seed=seed or 0, progress=progress)
+        meta, seed = plan.data, plan.seed if seed is None else seed
+        env = plan.env if env is None else env
+    where = None if env is None else Simulator.of(env)
+    if where is not None:
+        sizes = policy.observation_size, int(policy.actor.spec["action_size"])
+        check_fit(where, *sizes, f"the policy in {path}", policy.action_space)
+    return rollout(policy, meta, env=where, episodes=episodes, seed=seed or 0, progress=progress)

@@ -16,6 +16,8 @@ from mildly.run import Plan, Run
 
 FINAL = 10
 """Evaluations at the end of a run whose mean is its score (the paper's protocol)."""
+SCORE_RULE = f"the mean of a run's last {FINAL} evaluations, of those in the second half of its steps"
+"""What a score is, in words: a short run has few evaluations, and the first are of a policy that is hardly trained."""
 
 
 def std_over_seeds(values: Sequence[float] | Array) -> float | None:
@@ -44,16 +46,16 @@ class Result:
 
     @property
     def score(self) -> float | None:
-        """Mean normalized score of the last ten evaluations (fewer where there are fewer); None without a score."""
+        """Mean normalized score of the last ten evaluations in the second half of the steps; None without a score."""
         return self._final("score")
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last ten evaluations."""
+        """Mean return of those evaluations."""
         return self._final("mean_return")
 
     def _final(self, name: str) -> float | None:
-        values = [line[name] for line in self.evaluations[-FINAL:]]
+        values = [line[name] for line in self.evaluations[-FINAL:] if 2 * line["step"] > self.step]
         return float(np.mean(values)) if values and None not in values else None
 
 

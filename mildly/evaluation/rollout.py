@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from mildly.data.dataset import Array, Meta, normalized_score
-from mildly.environments import make_env
+from mildly.environments import Environment, Simulator
 from mildly.errors import MildlyError
 from mildly.policy import Policy
 
@@ -70,7 +71,7 @@ def rollout(
     policy: Acts | Policy,
     meta: Meta,
     *,
-    env_id: str | None = None,
+    env: Environment | Simulator | None = None,
     episodes: int = 10,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
@@ -80,20 +81,36 @@ def rollout(
     Args:
         policy: is started anew and acts deterministically; or anything that acts on observations alone.
         meta: of the data set the policy was trained on: environment and reference returns.
-        env_id: another environment than the data set's.
+        env: another environment than the data set's.
         episodes: how many.
         seed: the run's seed; episode i starts from environment seed 1000 * seed + 100 + i.
         progress: called with the number of episodes ended so far.
     """
-    name = env_id or meta.env_id
-    if name is None:
+    where = meta.env_id if env is None else env
+    if where is None:
         raise MildlyError(f"'{meta.name}' names no environment to run in; give one with --env.")
     if episodes < 1:
         raise MildlyError(f"episodes must be at least 1, got {episodes}.")
     if seed < 0:
         raise MildlyError(f"seed must be at least 0, got {seed}.")
+    simulator = where if isinstance(where, Simulator) else Simulator.of(where)
     seeds = [episode_seed(seed, i) for i in range(episodes)]
-    envs = [make_env(name) for _ in seeds]
+    returns, lengths, ended = np.zeros(episodes), np.zeros(episodes, dtype=int), 0
+    for side_by_side in [[i] for i in range(episodes)] if simulator.one else [list(range(episodes))]:
+        said = None if progress is None else partial(lambda before, done: progress(before + done), ended)
+        returns[side_by_side], lengths[side_by_side] = _play(policy, simulator, [seeds[i] for i in side_by_side], said)
+        ended += len(side_by_side)
+    scores = normalized_score(returns, meta) if simulator.name == meta.env_id else None
+    scored = None if scores is None else scores.tolist()
+    return Evaluation(simulator.name, seeds, returns.tolist(), lengths.tolist(), scored)
+
+
+def _play(
+    policy: Acts | Policy, simulator: Simulator, seeds: Sequence[int], progress: Callable[[int], None] | None
+) -> tuple[Array, Array]:
+    """Returns and lengths of episodes side by side."""
+    episodes = len(seeds)
+    envs = [simulator.make() for _ in seeds]
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
@@ -116,8 +133,6 @@ def rollout(
                 if progress is not None:
                     progress(episodes - len(running))
     finally:
-        for env in envs:
+        for env in envs if not simulator.one else ():
             env.close()
-    same_task = env_id is None or env_id == meta.env_id
-    scores = normalized_score(returns, meta) if same_task else None
-    return Evaluation(name, seeds, returns.tolist(), lengths.tolist(), None if scores is None else scores.tolist())
+    return returns, lengths

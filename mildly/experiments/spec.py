@@ -43,7 +43,7 @@ from mildly.run import Plan, flatten
 
 _SET_BY_SWEEP = {
     *("algorithm", "dataset", "seed", "out", "threads", "data_dir"),
-    *("variant", "source", "reading", "fields"),
+    *("variant", "source", "reading", "fields", "quiet", "callbacks"),
 }
 """Arguments of `train` that a spec cannot give."""
 _MOST_SEEDS = _MOST_JOBS = 10_000

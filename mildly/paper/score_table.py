@@ -21,7 +21,7 @@ class ReproducedScore:
     """Our runs of one method on one data set."""
 
     scores: tuple[float, ...]
-    """One per seed: the mean of its last ten evaluations."""
+    """One per seed: the mean of its last ten evaluations, of those in the second half of its steps."""
     steps: int
     """Gradient steps that all runs have made."""
     recollected: bool

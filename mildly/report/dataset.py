@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mildly.action_space import ActionSpace
-from mildly.data.dataset import Array, Dataset
+from mildly.data.dataset import Array, Dataset, blocks
 from mildly.errors import MildlyError
 from mildly.files import atomic_write, writable
 from mildly.report.chart_files import plain_text
@@ -115,7 +115,7 @@ def _lengths(axes: Any, data: Dataset) -> None:
 def _rewards(axes: Any, data: Dataset) -> None:
     """The rewards of single steps."""
     axes.set(title="Rewards", xlabel="reward of a step", ylabel="transitions")
-    _bars(axes, [data.rewards[_some(len(data), _ROWS)]], [_BLUE])
+    _bars(axes, [data.rewards], [_BLUE])
 
 
 def _actions(axes: Any, data: Dataset) -> None:
@@ -144,7 +144,7 @@ def _actions(axes: Any, data: Dataset) -> None:
         axes.stairs(share, edges, color=color, linewidth=1.6, alpha=0.85, label=label, **area)
     axes.set_ylim(bottom=0)
     if len(columns) > 1 or pooled or not shared:
-        _legend(axes, columns=2 if len(columns) > 4 else 1)
+        _legend(axes, columns=4)
     about = plain_text(names[0]) if size == 1 and meta.action_names else "action"
     own = f"{about}, in {plain_text(unit)}" if unit else about
     axes.set(title="Actions", xlabel=own if shared else "% of the range between the bounds")
@@ -217,15 +217,20 @@ def _some(number: int, most: int) -> Array:
 
 
 def _bars(axes: Any, groups: list[Array], colors: list[str], labels: list[str] | None = None) -> None:
-    """A histogram of one group, or of two stacked; logarithmic where bars would be too small to see."""
-    together = np.concatenate(groups).astype(np.float64)
-    low, high = together.min(), together.max()
-    bins = int(np.clip(np.sqrt(len(together)) * 1.5, 11, 50))
+    """A histogram of one group, or of two stacked; logarithmic where bars would be too small to see.
+
+    Every value counts: those of a mapped set are read block by block.
+    """
+    ends = np.array([(group[rows].min(), group[rows].max()) for group in groups for rows in blocks(len(group))], float)
+    low, high = ends.min(), ends.max()
+    bins = int(np.clip(np.sqrt(sum(map(len, groups))) * 1.5, 11, 50))
     if low == high:  # one bar in the middle, not as wide as the picture
         low, high, bins = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2, 11
     edges = np.linspace(low, high, bins + 1)
-    axes.hist(groups, edges, stacked=True, color=colors, label=labels, alpha=0.85, edgecolor="white", linewidth=0.4)
-    counts = np.histogram(together, edges)[0]
+    each = [np.sum([np.histogram(group[rows], edges)[0] for rows in blocks(len(group))], axis=0) for group in groups]
+    look = {"stacked": True, "color": colors, "label": labels, "alpha": 0.85, "edgecolor": "white", "linewidth": 0.4}
+    axes.hist([edges[:-1]] * len(groups), edges, weights=each, **look)
+    counts = np.sum(each, axis=0)
     if len(groups) == 1 and counts.max() > _UNSEEN * np.median(counts[counts > 0]):
         axes.set_yscale("log")
         axes.set_ylabel(f"{axes.get_ylabel()} (logarithmic)")
@@ -233,8 +238,9 @@ def _bars(axes: Any, groups: list[Array], colors: list[str], labels: list[str] |
         axes.locator_params(axis="y", integer=True)
 
 
-def _legend(axes: Any, columns: int = 1) -> None:
-    axes.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize=8.5, ncols=columns)
+def _legend(axes: Any, columns: int = 2) -> None:
+    """Below the panel, where it covers nothing."""
+    axes.legend(frameon=False, fontsize=8.5, ncols=columns, loc="upper left", bbox_to_anchor=(-0.02, -0.17))
 
 
 def _rewards_to_come(data: Dataset, rows: Array) -> Array:

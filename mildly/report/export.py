@@ -47,6 +47,8 @@ _SUMMARY_HEAD = [
     "mean",
     "std",
     "runs",
+    "value on the data",
+    "squared distance from the data",
     "seeds",
     "steps",
     "planned",
@@ -62,7 +64,8 @@ def _beginning(group: Group) -> list[str]:
 def _summary_row(group: Group) -> list[Any]:
     step = min(record.step for record in group.records)
     planned = group.records[0].plan.steps
-    numbers = [group.mean, group.std, len(group.evaluated()), group.seeds, step, planned, group.complete]
+    on_data = [group.last("q_data"), group.last("policy_distance")]
+    numbers = [group.mean, group.std, len(group.evaluated()), *on_data, group.seeds, step, planned, group.complete]
     return [*_beginning(group), *numbers]
 
 

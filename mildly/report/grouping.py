@@ -35,7 +35,7 @@ class Group:
 
     @cached_property
     def scores(self) -> Array:
-        """Each evaluated seed's score, the mean of its last ten evaluations; the mean of its runs if it has several."""
+        """Each evaluated seed's score, the mean of its last evaluations; the mean of its runs if it has several."""
         by_seed: dict[int, list[float]] = defaultdict(list)
         for record in self.records:
             score = self.score_of(record)
@@ -56,6 +56,11 @@ class Group:
     def std(self) -> float | None:
         """Standard deviation over seeds (of a sample: n - 1); None for a single one."""
         return std_over_seeds(self.scores)
+
+    def last(self, metric: str) -> float | None:
+        """The mean over runs of a metric's last value; None where no run has it."""
+        values = [line[metric] for record in self.records for line in record.metrics[-1:] if metric in line]
+        return float(np.mean(values)) if values else None
 
     @property
     def seeds(self) -> int:

@@ -49,6 +49,9 @@ def learning_curves(
         axes.plot(steps, [e.mean() for e in episodes], color=color, linewidth=2, marker="o", markersize=3, label=label)
         low, high = (np.array([np.quantile(e, share) for e in episodes]) for share in (0.25, 0.75))
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(
+        [], [], [], color="#555555", alpha=0.25, linewidth=0, label="bands: the middle half of the episodes"
+    )
     for (label, level), style in zip((levels or {}).items(), ("--", ":", "-."), strict=False):
         axes.axhline(level, color="#555555", linestyle=style, linewidth=1.3, label=label)
     axes.set_xlabel("gradient steps")
@@ -56,7 +59,7 @@ def learning_curves(
     axes.set_title(title, loc="left")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(-0.02, -0.13), ncols=4)  # below the curves
     path = writable(path)
     with atomic_write(path) as unfinished:
         figure.savefig(unfinished, dpi=150)

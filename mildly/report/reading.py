@@ -17,6 +17,7 @@ from mildly.run import Plan, Run, is_number, is_step
 
 VALUES = ("q_data", "q_ood", "pseudo_target", "q_target")
 """The value estimates in `metrics.jsonl` that a report shows."""
+_KEPT = (*VALUES, "policy_distance")
 _MOST_LINES = 300  # of a longer log of metrics every n-th line is read; a line is a mean over many steps already
 
 
@@ -122,7 +123,7 @@ def _some_lines(path: Path) -> list[dict[str, Any]]:
             line = parse_json(text)
             if not is_step(line["step"]):
                 raise ValueError("a line without a step")
-            kept.append({"step": line["step"]} | {name: line[name] for name in VALUES if is_number(line.get(name))})
+            kept.append({"step": line["step"]} | {name: line[name] for name in _KEPT if is_number(line.get(name))})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
     return kept

@@ -34,7 +34,7 @@ from mildly.report.markup import (
     tag,
 )
 from mildly.report.reading import Record
-from mildly.report.summary import SCORE_NOTE, Report, score_text, sentences, steps_text
+from mildly.report.summary import SCORE_NOTE, UNSCORED_NOTE, Report, on_data_texts, score_text, sentences, steps_text
 
 _MOST_COLUMNS = 8  # of the small table; with more labels the long one alone is readable
 _PART_COLORS = dict(zip((*PARTS, "phases"), ("v0", "v1", "v2", "v3", "faint", "text"), strict=True))
@@ -68,6 +68,7 @@ def _summary(report: Report) -> list[Html]:
         TableColumn("algorithm"),
         TableColumn("data set"),
         TableColumn("score", number=True),
+        *([TableColumn("value", number=True), TableColumn("distance", number=True)] if report.unscored else []),
         TableColumn("seeds", number=True),
         TableColumn("steps", number=True),
     ]
@@ -76,6 +77,7 @@ def _summary(report: Report) -> list[Html]:
             _name(report, group),
             group.dataset,
             _score(report, group),
+            *(map(TableCell, on_data_texts(group)) if report.unscored else ()),
             TableCell(str(group.seeds), group.seeds),
             TableCell(steps_text(group), min(record.step for record in group.records)),
         ]
@@ -84,6 +86,8 @@ def _summary(report: Report) -> list[Html]:
     content.append(html_table("summary-table", columns, rows, "Scores of all groups of runs"))
     if not all(group.normalized for group in report.groups):
         content.append(paragraph("Where a data set has no reference returns, the score is the return itself.", "note"))
+    if report.unscored:
+        content.append(paragraph(UNSCORED_NOTE, "note"))
     return content
 
 
@@ -205,7 +209,6 @@ def _cost(report: Report) -> list[Html]:
         TableColumn("by part"),
         TableColumn("steps/s", number=True),
         *([TableColumn("peak MB", number=True)] if measured else []),
-        *(TableColumn(part, number=True) for part in parts),
     ]
     rows: list[Row] = [
         [
@@ -219,20 +222,34 @@ def _cost(report: Report) -> list[Html]:
                 if measured
                 else []
             ),
-            *(TableCell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
         ]
         for cost in found
     ]
     key = join(tag("span", _chip(_part_color(part)), part) for part in parts)
     about = (
-        "Mean over a group's runs up to the last checkpoint, the parts in seconds. "
+        "Mean over a group's runs up to the last checkpoint; the second table has the parts in seconds. "
         "Steps/s are of the main steps, without phases before them, evaluations and checkpoints."
     )
     return [
         paragraph(about, "note"),
         tag("p", key, class_="key"),
         html_table("cost-table", columns, rows, "Time of a run"),
+        _seconds(report, found, parts),
     ]
+
+
+def _seconds(report: Report, costs: Sequence[GroupCost], parts: Sequence[str]) -> Html:
+    """The parts of the time in a table of their own: beside the other columns they would not fit a laptop's screen."""
+    columns = [TableColumn("algorithm"), TableColumn("data set"), *(TableColumn(part, number=True) for part in parts)]
+    rows: list[Row] = [
+        [
+            _name(report, cost.group),
+            cost.group.dataset,
+            *(TableCell(f"{cost.seconds.get(part, 0.0):,.1f}", cost.seconds.get(part, 0.0)) for part in parts),
+        ]
+        for cost in costs
+    ]
+    return html_table("seconds-table", columns, rows, "Seconds of a run by part")
 
 
 def _bar(cost: GroupCost, parts: list[str]) -> Html:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mildly.evaluation.results import FINAL
+from mildly.evaluation.results import SCORE_RULE
 from mildly.report.grouping import Group, group_runs
 from mildly.report.reading import Record, Unreadable
 
-SCORE_NOTE = (
-    f"A score is the mean of a run's last {FINAL} evaluations (of all, where there are fewer); "
-    "± is the standard deviation over seeds (n - 1)."
+SCORE_NOTE = f"A score is {SCORE_RULE}; ± is the standard deviation over seeds (n - 1)."
+UNSCORED_NOTE = (
+    "Without an environment there is no score. Value: what the critics give the data's actions at the end. Distance: "
+    "that of the policy's actions from the data's, root mean square, on a scale from -1 to 1. Neither is a score."
 )
 
 
@@ -60,6 +62,11 @@ class Report:
             found.setdefault(group.dataset, []).append(group)
         return found
 
+    @property
+    def unscored(self) -> bool:
+        """Whether some runs were never evaluated, so that more must be said of them."""
+        return any(group.mean is None for group in self.groups)
+
     def is_best(self, group: Group) -> bool:
         """Whether it is first on its data set."""
         return self.best.get(group.dataset) is group
@@ -77,6 +84,12 @@ def score_text(group: Group) -> str:
     digits = 0 if max(abs(group.mean), group.std or 0) >= 1_000 else 1
     spread = f" ± {group.std:.{digits}f}" if group.std is not None else ""
     return f"{group.mean:.{digits}f}{spread}"
+
+
+def on_data_texts(group: Group) -> tuple[str, str]:
+    """The value of the data's actions and the policy's distance from them, at the end."""
+    value, distance = group.last("q_data"), group.last("policy_distance")
+    return "-" if value is None else f"{value:.4g}", "-" if distance is None else f"{math.sqrt(max(distance, 0.0)):.3f}"
 
 
 def steps_text(group: Group) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from mildly.data.batches import Preprocessing
 from mildly.data.check.inspection import Inspection
@@ -81,20 +82,33 @@ class ValueWatch:
         )
 
 
-def likely_causes(data: Dataset, preprocessing: Preprocessing, config: Any) -> str:
+def likely_causes(
+    data: Dataset, preprocessing: Preprocessing, config: Any, prepared: Mapping[str, Tensor] | None = None
+) -> str:
     """What may have driven a training apart, in the order of evidence: scale of inputs, outliers, learning rates.
 
-    Rewards are spoken of only where the algorithm learns from them, which is where it has a discount.
+    Rewards are spoken of only where the algorithm learns from them, which is where it has a discount. `prepared` is
+    what the algorithm knows of each row besides.
     """
     with np.errstate(all="ignore"):
         inspection = Inspection(data, thorough=True)
-        causes = [*_scale(inspection, preprocessing), *_outliers(inspection)]
+        causes = [*_prepared(prepared or {}), *_scale(inspection, preprocessing), *_outliers(inspection)]
         ordinary = "" if causes else f" ({_farthest(inspection)})"
         causes += _rewards(inspection, preprocessing) if hasattr(config, "gamma") else []
     rates = {name: rate for name, rate in flatten(config).items() if name.split(".")[-1].endswith("lr") and rate}
     high = [name for name, rate in rates.items() if rate > _HIGH_RATE] or list(rates)
     causes.append(f"learning rates: lower {', '.join(f'{name} ({rates[name]:g})' for name in high)}{ordinary}")
     return f"Likely causes, by the evidence: {'; '.join(f'{i}. {cause}' for i, cause in enumerate(causes, 1))}."
+
+
+def _prepared(prepared: Mapping[str, Tensor]) -> Iterator[str]:
+    for name, rows in prepared.items():
+        unknown = int((~rows.flatten(1).isfinite().all(-1) if rows.ndim > 1 else ~rows.isfinite()).sum())
+        if unknown:
+            yield (
+                f"what the algorithm prepares: '{name}' is not finite in {unknown:,} of {len(rows):,} rows, and a loss "
+                "that takes these rows as they are is not finite either"
+            )
 
 
 def _scale(inspection: Inspection, preprocessing: Preprocessing) -> Iterator[str]:

@@ -6,9 +6,10 @@ import dataclasses
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,13 +19,15 @@ from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset, stable_source
 from mildly.device import resolve_device
+from mildly.environments import Environment, Simulator, trust_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.observation_space import ObservationSpace
 from mildly.policy import Policy
 from mildly.run import Plan, Run
 from mildly.training.divergence import ValueWatch, likely_causes
-from mildly.training.preflight import check_reward, check_sizes, environment_of, evaluation_of, preflight
+from mildly.training.outlook import outlook
+from mildly.training.preflight import check_learned, check_reward, check_sizes, environment_of, evaluation_of, preflight
 from mildly.training.progress import TrainingProgress
 from mildly.training.reading import read_data, reread
 from mildly.training.signals import stop_requests
@@ -50,7 +53,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     eval_every: int = 5_000,
     episodes: int = 10,
-    env: str | None = None,
+    env: Environment | None = None,
     log_every: int = 200,
     checkpoint_every: int = 1_000,
     device: str = "auto",
@@ -61,6 +64,8 @@ def train(
     reading: ImportOptions | None = None,
     variant: str = "",
     source: str | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
     **fields: Any,
 ) -> Run:
     """Train a policy on logged data; returns the run, whose folder holds everything.
@@ -76,7 +81,9 @@ def train(
         out: the run's folder; by default a new one under `runs/`.
         eval_every: gradient steps between evaluations; 0 for none.
         episodes: episodes of an evaluation.
-        env: environment to evaluate in, if not the data set's own.
+        env: environment to evaluate in, if not the data set's own: an id, also as `module:Id`, which imports the
+            module; an environment of your own; or a function that makes one, such as its class. The last two are kept
+            in no file: give them to `resume` again.
         log_every: gradient steps between lines of metrics, which are means over those steps.
         checkpoint_every: gradient steps between checkpoints.
         device: `auto`, `cpu`, `cuda`, ...
@@ -87,15 +94,19 @@ def train(
         reading: how to read a raw log, as `load_dataset` takes it.
         variant: what a sweep calls these settings.
         source: where `run.json` says the data are found, if not where they are read from.
+        quiet: show no progress and no notes.
+        callbacks: called after each evaluation with what is known then. If one raises, a checkpoint is written, the
+            training stops, and the error goes on to the caller.
         fields: any field of the algorithm's Config.
     """
     kind = algorithm_named(algorithm)
     check_fields(kind, preset, fields)
-    data, reading = read_data(kind, dataset, reading or ImportOptions(), env, data_dir)
+    given = env if env is None or isinstance(env, str) else Simulator.of(env)
+    data, reading = read_data(kind, dataset, reading or ImportOptions(), given, data_dir)
     if source is None and not isinstance(dataset, Dataset):
         source = stable_source(dataset, data_dir)
     said = preflight(data, source, reading, check=check)
-    env, meta = environment_of(data.meta, env)
+    env_id, meta = environment_of(data.meta, given)
     config = make_config(kind, preset, data.meta.name, fields)
     plan = Plan(
         algorithm=algorithm,
@@ -107,7 +118,7 @@ def train(
         seed=seed,
         eval_every=eval_every,
         episodes=episodes,
-        env=env,
+        env=env_id,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         device=resolve_device(device),
@@ -116,16 +127,12 @@ def train(
         variant=variant,
         reading=reading.to_json(),
     )
+    asked = _Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
     with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
-        training = _Training(run, plan, config, data)  # what fails here must leave no folder
-        training.notes = [*said, *training.notes]
+        training = _Training(run, plan, config, data, asked)  # what fails here must leave no folder
+        training.tell(said, checked=check)
         run.write_plan(plan)
-        try:
-            return training.run_to_end()
-        except OutOfMemory:
-            if not run.checkpoint.exists():
-                shutil.rmtree(run.path)
-            raise
+        return training.run_anew()
 
 
 def resume(
@@ -135,6 +142,9 @@ def resume(
     device: str | None = None,
     threads: int | None = None,
     dataset: Dataset | None = None,
+    env: Environment | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Go on with a run from its last checkpoint, as if it had never been interrupted.
 
@@ -144,6 +154,9 @@ def resume(
         device: another device than the run was started on; the bits may then differ.
         threads: another number of CPU threads; the bits may then differ.
         dataset: the data, where `run.json` does not say where to find it.
+        env: the environment to evaluate in, where the run was begun with one that is no id.
+        quiet: show no progress and no notes.
+        callbacks: called after each evaluation, as in `train`.
     """
     run = Run.open(path)
     begun = run.plan()
@@ -166,7 +179,16 @@ def resume(
         config = build_config(algorithm_named(plan.algorithm), plan.config)
     except MildlyError as error:
         raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
-    training = _Training(run, plan, config, data)
+    if isinstance(env, str):
+        trust_env(env)
+    asked = _Asked(None if env is None else Simulator.of(env), tuple(callbacks), quiet)
+    training = _Training(run, plan, config, data, asked)
+    before = run.evaluations()
+    if before and training.simulator is None and plan.env is None:
+        training.notes.append(
+            f"not evaluated any more: '{before[-1]['env_id']}' was given in Python. Give it again: "
+            "mildly.resume(path, env=...)"
+        )
     with run.locked():
         run.check_own()
         training.trainer.restore()
@@ -175,18 +197,45 @@ def resume(
         return training.run_to_end()
 
 
+class Evaluated(NamedTuple):
+    """What a callback is told after an evaluation."""
+
+    run: Run
+    step: int
+    result: Evaluation
+    policy: Policy
+    """The policy as of this step, which learns on afterwards: `save` it to keep it."""
+
+
+Callback = Callable[[Evaluated], object]
+
+
+class _Asked(NamedTuple):
+    """What is asked for in Python, and kept in no file."""
+
+    simulator: Simulator | None
+    callbacks: tuple[Callback, ...]
+    quiet: bool
+
+
 class _Training:
     """A plan made real: the algorithm, its data, and the trainer."""
 
-    def __init__(self, run: Run, plan: Plan, config: Any, data: Dataset) -> None:
-        self.run, self.plan = run, plan
+    def __init__(self, run: Run, plan: Plan, config: Any, data: Dataset, asked: _Asked) -> None:
+        self.run, self.plan, self.data, self.asked = run, plan, data, asked
+        self.warnings: list[str] | None = None
+        """What the look at the data has found; None where nobody has looked now."""
+        self.failure: Exception | None = None
+        """What a callback raised."""
         check_events(plan)
-        self.env, self.notes = evaluation_of(plan, data)
+        self.simulator, self.notes = evaluation_of(plan, data, asked.simulator)
         check_reward(plan.algorithm, config, data)
         check_sizes(config, data, run.checkpoint)
         kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
+        built = self.algorithm.state_dict().keys()
         sampler = self.algorithm.batches(data)
+        check_learned(self.algorithm, built, sampler, data)
         self.observation_space = _observation_space(self.algorithm.select(data))
         self.notes += self.algorithm.notes
         for phase in self.algorithm.phases():
@@ -202,40 +251,75 @@ class _Training:
             self.algorithm,
             SampledSource(sampler, self.algorithm.random_stream(plan.seed, "batches")),
             Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
-            evaluate=self._evaluate if self.env else None,
+            evaluate=self._evaluate if self.simulator else None,
             on_save=lambda: self._policy().save(run.path / "policy"),
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
-            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config),
+            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config, self.algorithm.prepared),
         )
+
+    def tell(self, said: Sequence[str], *, checked: bool) -> None:
+        """Remember what was said of the data, to be told before the first step and, the warnings, after the last."""
+        self.notes = [*said, *self.notes]
+        self.warnings = [line for line in said if line.startswith("warning")] if checked else None
+
+    def run_anew(self) -> Run:
+        """Train in a new folder, which disappears where not even the first checkpoint fits into memory."""
+        try:
+            return self.run_to_end()
+        except OutOfMemory:
+            if not self.run.checkpoint.exists():
+                shutil.rmtree(self.run.path)
+            raise
 
     def run_to_end(self) -> Run:
         """Train to the end, or to a signal."""
         trainer, threads = self.trainer, torch.get_num_threads()
+        where, quiet = self.simulator.name if self.simulator else None, self.asked.quiet
         torch.set_num_threads(self.plan.threads)
         try:
             with (
                 stop_requests() as stop,
                 closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
-                TrainingProgress(self.plan, self.run.path, trainer.main_step, self.env) as progress,
+                TrainingProgress(self.plan, self.run.path, trainer.main_step, where, quiet=quiet) as progress,
             ):
                 for line in [*self.notes, *trainer.notes]:
                     progress.say(line)
                 if trainer.complete:
                     progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
-                trainer.train(_Monitor(progress, log), stop)
+                trainer.train(_Monitor(progress, log, partial(self._call_back, stop)), stop)
+            if self.failure:
+                raise self.failure
+            if trainer.complete and not quiet and self._is_blind():
+                policy = self.algorithm.policy(self.plan.data)
+                for line in outlook(self.run, self.plan, self.data, policy, self.warnings):
+                    progress.say(line)
             if stop:
                 raise Stopped(self._stopped_message(), stop[0])
         finally:
             torch.set_num_threads(threads)
         return self.run
 
+    def _is_blind(self) -> bool:
+        """Whether nothing says how well the policy acts, though somebody may have expected it."""
+        wanted = self.plan.eval_every or self.plan.env is None
+        return bool(wanted) and self.simulator is None and not self.run.evaluations()
+
     def _evaluate(self, step: int) -> Evaluation:
         plan = self.plan
-        return rollout(self._policy(), plan.data, env_id=self.env, episodes=plan.episodes, seed=plan.seed)
+        return rollout(self._policy(), plan.data, env=self.simulator, episodes=plan.episodes, seed=plan.seed)
 
     def _policy(self) -> Policy:
         """The policy so far, which knows what its data were like."""
         return dataclasses.replace(self.algorithm.policy(self.plan.data), observation_space=self.observation_space)
+
+    def _call_back(self, stop: list[int], step: int, result: Evaluation) -> None:
+        """Tell the callbacks. An error in one stops the training as a signal does, with a checkpoint."""
+        try:
+            for callback in self.asked.callbacks:
+                callback(Evaluated(self.run, step, result, self._policy()))
+        except Exception as error:
+            self.failure = error
+            stop.append(0)
 
     def _stopped_message(self) -> str:
         trainer = self.trainer
@@ -250,10 +334,10 @@ def _observation_space(data: Dataset) -> ObservationSpace:
 
 
 class _Monitor:
-    """Progress for the person, and event files for TensorBoard."""
+    """Progress for the person, event files for TensorBoard, and the callbacks."""
 
-    def __init__(self, progress: TrainingProgress, log: Events) -> None:
-        self.progress, self.log = progress, log
+    def __init__(self, progress: TrainingProgress, log: Events, call_back: Callable[[int, Evaluation], None]) -> None:
+        self.progress, self.log, self.call_back = progress, log, call_back
         self.begin, self.tick = progress.begin, progress.tick
 
     def metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
@@ -263,3 +347,4 @@ class _Monitor:
     def evaluated(self, step: int, result: Evaluation) -> None:
         self.log.write(step, {"return": result.mean_return, "score": result.score}, "evaluation")
         self.progress.evaluated(step, result)
+        self.call_back(step, result)

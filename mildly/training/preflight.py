@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mildly.algorithms.base import Algorithm
+from mildly.data.batches import Sampler
 from mildly.data.check import check as findings_of
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.findings import Remark, lacks_reward
 from mildly.data.options import ImportOptions
 from mildly.device import memory_bytes
-from mildly.environments import NoSimulator, check_fit, stored_action_space, trust_env
+from mildly.environments import NoSimulator, Simulator, check_fit, stored_action_space, trust_env
 from mildly.errors import MildlyError
 from mildly.run import Plan, flatten
 from mildly.training.checkpoint import previous
@@ -89,19 +92,39 @@ def check_sizes(config: Any, data: Dataset, checkpoint: Path) -> None:
             )
 
 
-def environment_of(meta: Meta, asked: str | None) -> tuple[str | None, Meta]:
-    """The environment to evaluate in, and the description with its action space, where it has none of its own.
+def check_learned(algorithm: Algorithm, built: Collection[str], sampler: Sampler, data: Dataset) -> None:
+    """Refuse data of the rows among what the algorithm has learned, which would be in every checkpoint.
+
+    Args:
+        algorithm: after `batches`.
+        built: the names of its state before `batches`.
+        sampler: what `batches` gave.
+        data: what it was given.
+    """
+    for name, tensor in algorithm.state_dict().items():
+        if name not in built and tensor.ndim and len(tensor) in (len(data), len(sampler)):
+            raise MildlyError(
+                f"{type(algorithm).__name__}.{name} has a row for each of the data, and would be kept as if it were "
+                "learned. Return it from 'prepare', or name it in DERIVED where it is computed anew on resuming."
+            )
+
+
+def environment_of(meta: Meta, asked: str | Simulator | None) -> tuple[str | None, Meta]:
+    """The id of the environment to evaluate in, and the description with its action space, where it has none.
 
     Args:
         meta: the data's description.
-        asked: an environment that the user names, and that must therefore be installed; otherwise the data's own.
+        asked: an environment that the user names, and that must therefore be installed, or gives, which has no id that
+            a file could keep; otherwise the data's own.
     """
-    trust_env(asked)
-    env = asked or meta.env_id
-    if env is None or (asked is None and meta.action_space is not None):
+    env = None if isinstance(asked, Simulator) else asked or meta.env_id
+    if isinstance(asked, str):
+        trust_env(asked)
+    where = asked or env
+    if where is None or (asked is None and meta.action_space is not None):
         return env, meta
     try:
-        space = stored_action_space(env)
+        space = stored_action_space(where)
     except NoSimulator:
         if asked is not None:
             raise
@@ -109,16 +132,20 @@ def environment_of(meta: Meta, asked: str | None) -> tuple[str | None, Meta]:
     return env, dataclasses.replace(meta, action_space=meta.action_space or space)
 
 
-def evaluation_of(plan: Plan, data: Dataset) -> tuple[str | None, list[str]]:
-    """The plan's environment if it is installed and fits the data, otherwise none; and what there is to say of it."""
-    if plan.env is None:
+def evaluation_of(plan: Plan, data: Dataset, given: Simulator | None = None) -> tuple[Simulator | None, list[str]]:
+    """The environment to evaluate in, and what there is to say of it.
+
+    That is the given one, or the plan's if it is installed; it must fit the data. Otherwise there is none.
+    """
+    simulator = given or (None if plan.env is None else Simulator.of(plan.env))
+    if simulator is None:
         return None, []
     name, space = data.meta.name, plan.data.action_space
     try:
-        check_fit(plan.env, data.observation_size, data.action_size, f"the data set '{name}'", space)
+        check_fit(simulator, data.observation_size, data.action_size, f"the data set '{name}'", space)
     except NoSimulator as error:
         said = [f"training goes on without evaluation: {error}"] if plan.eval_every else []
         if space is None:
             said.append(f"'{name}' names no action bounds, and {plan.env} cannot be asked: the policy acts in [-1, 1].")
         return None, said
-    return plan.env, []
+    return simulator, []

@@ -21,8 +21,8 @@ _SHOWN = ("loss_behavior", "loss_bc", "loss_critic", "loss_actor", "q_data", "q_
 class TrainingProgress:
     """Shows step, speed, time left, last score and losses."""
 
-    def __init__(self, plan: Plan, folder: Path, start: int, env: str | None) -> None:
-        self.console = SafeConsole(stderr=True)
+    def __init__(self, plan: Plan, folder: Path, start: int, env: str | None, *, quiet: bool = False) -> None:
+        self.console = SafeConsole(stderr=True, quiet=quiet)
         self.run = f"{plan.algorithm} on {plan.data.name}"
         self.title, self.steps = self.run, plan.steps
         self.score = ""
@@ -32,7 +32,7 @@ class TrainingProgress:
         self.step = start
         self.bar: Progress | None = None
         self.wide = self.console.width >= _WIDE
-        if self.console.is_terminal:
+        if self.console.is_terminal and not quiet:
             self.bar = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24 if self.wide else 8),
@@ -45,7 +45,7 @@ class TrainingProgress:
 
         lam = f", lam {plan.config['lam']}" if "lam" in plan.config else ""
         evaluation = f"evaluated in {env}" if env and plan.eval_every else "not evaluated"
-        if plan.env is None:
+        if plan.env is None and env is None:
             evaluation = f"'{plan.data.name}' names no environment to evaluate in"
         self.say(
             f"{folder}: {plan.algorithm} (preset {plan.preset}{lam}) on {plan.data.name}, {evaluation}, "

@@ -10,6 +10,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.findings import NoReward
 from mildly.data.options import NO_REWARD, ImportOptions
 from mildly.data.registry import is_raw_log, load_dataset
+from mildly.environments import Simulator, stored_action_space
 from mildly.errors import MildlyError
 from mildly.run import Plan, Run
 
@@ -18,7 +19,7 @@ def read_data(
     kind: type[Algorithm],
     dataset: str | os.PathLike[str] | Dataset,
     reading: ImportOptions,
-    env: str | None,
+    env: str | Simulator | None,
     data_dir: str | os.PathLike[str] | None,
 ) -> tuple[Dataset, ImportOptions]:
     """The data, and the options that they were read with.
@@ -27,7 +28,7 @@ def read_data(
     may lack a reward.
     """
     if env is not None and not isinstance(dataset, Dataset) and is_raw_log(dataset, data_dir):
-        reading = dataclasses.replace(reading, env=reading.env or env)
+        reading = _in_units_of(env, reading)
     try:
         return load_dataset(dataset, reading, data_dir=data_dir), reading
     except NoReward:
@@ -35,6 +36,16 @@ def read_data(
             raise
         reading = dataclasses.replace(reading, reward=NO_REWARD)
         return load_dataset(dataset, reading, data_dir=data_dir), reading
+
+
+def _in_units_of(env: str | Simulator, reading: ImportOptions) -> ImportOptions:
+    """The options with the environment; one that has no id, which a file could keep, gives its bounds instead."""
+    if isinstance(env, str):
+        return dataclasses.replace(reading, env=reading.env or env)
+    space = stored_action_space(env)
+    if space is None or reading.env is not None or reading.action_low is not None:
+        return reading
+    return dataclasses.replace(reading, action_low=space.low, action_high=space.high)
 
 
 def reread(run: Run, plan: Plan) -> Dataset:

@@ -9,7 +9,7 @@ from mildly.bench import Candidate, bench, measure
 from mildly.cli import main
 
 KEYS = {"algorithm", "preset", "ms_median", "ms_best", "gflop", "gflops", "machine_gflops", "ratio", "speed"}
-KEYS |= {"peak_memory_mb"}
+KEYS |= {"peak_memory_mb", "compared_with"}
 SMALL = {"hidden_dims": (32, 32), "behavior.hidden_dims": (32, 32), "batch_size": 16}
 
 
@@ -36,10 +36,10 @@ def test_the_numbers_of_a_row_fit_together():
     assert row.gflops == pytest.approx(row.gflop / row.ms_median * 1e3)
     assert row.ratio == pytest.approx(row.gflops / row.machine_gflops)
     assert 50 < row.peak_memory_mb < 5000
-    assert row.speed == 1
+    assert row.speed is None  # of nothing else that was measured
 
 
-def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
+def test_speed_is_a_multiple_of_the_papers_preset():
     presets = [("mcq", "default"), ("mcq", "paper"), ("sac", "small"), ("mcq", "small")]
     candidates = [
         Candidate(name, preset, 3, 2, "cpu", {"batch_size": 4, "hidden_dims": (8,)}) for name, preset in presets
@@ -47,7 +47,8 @@ def test_speed_is_a_multiple_of_the_papers_preset_or_else_of_the_first():
     default, paper, sac, small = measure(candidates, 2)
     assert default.speed == pytest.approx(paper.ms_median / default.ms_median)
     assert small.speed == pytest.approx(paper.ms_median / small.ms_median)
-    assert (paper.speed, sac.speed) == (1, 1)
+    assert (paper.speed, paper.compared_with, small.compared_with) == (1, "paper", "paper")
+    assert sac.speed is None  # nothing else of it was measured
 
 
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
@@ -76,7 +77,7 @@ def test_the_command_prints_json_rows_for_three_presets(capsys):
     ]
     for row in rows:
         assert set(row) >= KEYS
-        assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset"})
+        assert all(math.isfinite(row[key]) and row[key] > 0 for key in KEYS - {"algorithm", "preset", "compared_with"})
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,13 @@ def test_bad_options_are_named(flags, names, capsys):
 def test_a_paper_step_reaches_at_least_seven_tenths_of_the_machine():
     torch.set_num_threads(2)
     assert max(bench("mcq", "paper", repeats=15).ratio for _ in range(3)) >= 0.7
+
+
+def test_the_speed_is_compared_with_what_was_measured_and_with_nothing_else(capsys):
+    few = ["--repeats", "1", "--batch-size", "4", "--observation-size", "2", "--action-size", "1"]
+    assert main(["bench", "--algorithm", "bc", "--preset", "small", *few]) == 0
+    said = capsys.readouterr().out
+    assert "1.00" not in said
+    assert "multiple" not in said
+    assert main(["bench", "--algorithm", "bc", "--preset", "small", "default", *few]) == 0
+    assert "as a multiple of those of bc (small)" in capsys.readouterr().out

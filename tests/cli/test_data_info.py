@@ -222,3 +222,34 @@ main(["data", "check", "pendulum-mixed"])
 assert not {"matplotlib", "torch"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_every_reward_is_counted_however_many_there_are(monkeypatch):
+    """More than a block of rows, and more than any sample that might be drawn."""
+    from matplotlib.figure import Figure
+
+    from mildly.report import dataset as picture
+
+    axes, rewards = Figure().subplots(), np.repeat(np.arange(3.0, dtype=np.float32), 100_000)
+    monkeypatch.setattr("mildly.data.dataset._BLOCK", 70_000)
+    picture._bars(axes, [rewards], ["blue"])
+    heights = [bar.get_height() for bar in axes.patches]
+    assert sum(heights) == 300_000
+    assert sorted(heights)[-3:] == [100_000] * 3
+
+
+def test_a_legend_stands_below_the_bars_and_covers_none(tmp_path):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from mildly.report import dataset as picture
+
+    figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    picture._bars(axes, [np.arange(10.0), np.arange(5.0)], ["blue", "red"], ["terminated", "truncated"])
+    picture._legend(axes)
+    figure.canvas.draw()
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y1 < axes.get_window_extent().y0

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from slow_log import Row, assert_same, ended_by_ids, logs, steps_of, transitions
 
 from mildly.action_space import ActionSpace
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Dataset, Meta
 from mildly.data.formats import arrays
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
@@ -354,3 +354,15 @@ def test_a_flag_that_is_nan_is_named(tmp_path: Path, save: Save, refused: Refuse
 def test_a_folder_with_nothing_of_ours_is_no_data_set(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     refused.dataset(tmp_path, "not a data set")
+
+
+def test_images_are_told_to_be_unsupported(tmp_path: Path) -> None:
+    images = np.zeros((6, 8, 8, 3))
+    path = save_npz(tmp_path, {"observations": images, "actions": np.zeros((6, 1)), "rewards": np.zeros(6)})
+    with pytest.raises(MildlyError, match=r"'observations' has shape \(6, 8, 8, 3\): images are not supported"):
+        load_dataset(path)
+    columns = {name: np.zeros(6) for name in ("rewards", "terminated", "truncated")}
+    with pytest.raises(MildlyError, match="images are not supported"):
+        Dataset.from_arrays(
+            observations=images, actions=np.zeros((6, 1)), next_observations=images, meta=Meta("x"), **columns
+        )

@@ -373,3 +373,18 @@ def test_an_empty_episode_cell_in_a_csv_is_told(tmp_path: Path, blank: str) -> N
     (tmp_path / "log.csv").write_text("\n".join(["obs_0,action_0,reward,episode", *lines]) + "\n")
     with pytest.raises(MildlyError, match="empty cells"):
         load_dataset(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "Columns as guessed from their names:"),
+        ({"action": "action"}, "Columns as given (action) and guessed from their names (the others):"),
+        ({"obs": "x", "reward": "reward"}, "Columns as given (observation, reward) and guessed from their names (the"),
+        ({"obs": "x", "action": "action", "reward": "reward"}, "Columns: observation = x;"),
+    ],
+)
+def test_columns_that_were_given_are_not_called_guessed(tmp_path, options, told):
+    rows = [f"{i / 10},{(-1) ** i * 0.5},{i}" for i in range(8)]
+    (tmp_path / "log.csv").write_text("\n".join(["x,action,reward", *rows]))
+    assert load_dataset(tmp_path / "log.csv", **options).meta.notes[0].startswith(told)

@@ -114,9 +114,9 @@ def test_scores_are_returns_between_the_references() -> None:
 def test_another_environment_and_missing_references_have_no_score() -> None:
     policy = random_policy(3, 1, bound=2.0)
     hopping = Meta("hop", env_id="Hopper-v4", reference_min=0.0, reference_max=1.0)
-    assert rollout(policy, hopping, env_id="Pendulum-v1", episodes=1).score is None
+    assert rollout(policy, hopping, env="Pendulum-v1", episodes=1).score is None
     assert rollout(policy, Meta("swing", env_id="Pendulum-v1"), episodes=1).score is None
-    assert rollout(policy, PENDULUM, env_id="Pendulum-v1", episodes=1).score is not None
+    assert rollout(policy, PENDULUM, env="Pendulum-v1", episodes=1).score is not None
 
 
 def test_progress_counts_ended_episodes() -> None:

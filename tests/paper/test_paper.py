@@ -140,12 +140,12 @@ def test_recollected_data_are_used_only_where_the_official_file_is_absent(tmp_pa
 
 
 def test_a_score_is_the_mean_of_the_last_ten_evaluations() -> None:
-    run = result("mcq", "hopper-medium-v2", [0.0, *range(1, 13)])
-    assert run.score == pytest.approx(np.mean(range(3, 13)))
-    assert run.mean_return == pytest.approx(10 * np.mean(range(3, 13)))
+    run = result("mcq", "hopper-medium-v2", [0.0, *range(1, 23)])
+    assert run.score == pytest.approx(np.mean(range(13, 23)))
+    assert run.mean_return == pytest.approx(10 * np.mean(range(13, 23)))
     assert len(run.evaluations) > FINAL
     assert result("mcq", "hopper-medium-v2", []).score is None
-    assert (run.step, run.complete) == (1300, True)
+    assert (run.step, run.complete) == (2300, True)
     assert not result("mcq", "hopper-medium-v2", [1.0], steps=2000).complete
 
 
@@ -177,7 +177,7 @@ def test_of_two_runs_with_one_seed_the_longer_counts() -> None:
     for order in (results, results[::-1]):
         cell = score_table(TABLE, order).cell("hopper-medium-v2", "BC")
         assert cell is not None
-        assert (cell.mean, cell.steps) == (1.5, 200)
+        assert (cell.mean, cell.steps) == (2.0, 200)
 
 
 def test_recollecteds_and_settings_that_are_not_the_paper_s_are_named() -> None:
@@ -308,3 +308,13 @@ def test_runs_are_found_below_folders_and_hidden_ones_are_not(tmp_path: Path) ->
     assert [found.path for found in load_results([tmp_path])] == [tmp_path / "a" / "deep" / "run"]
     with pytest.raises(MildlyError, match="no such folder"):
         find_runs([tmp_path / "absent"])
+
+
+def test_a_dry_run_lists_the_jobs_and_runs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--datasets", "hopper-medium", "--algorithms", "bc", "mcq", "--seeds", "2", "--steps", "300"]
+    assert main(["paper", "table1", *args, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    *jobs, total = capsys.readouterr().out.splitlines()
+    assert total == "4 jobs"
+    assert all(line.endswith("  300 steps") for line in jobs)
+    assert [line.split("/")[0] for line in jobs] == ["bc", "mcq", "bc", "mcq"]
+    assert not (tmp_path / "out").exists()

@@ -109,9 +109,21 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_mean_and_deviat
     assert [report.is_best(group) for group in report.groups] == [False, True]
 
 
-def test_the_score_is_the_mean_of_the_last_ten_evaluations(tmp_path):
-    write_run(tmp_path / "a", level=40.0, evaluations=16)  # the first 8 score 0, so that 2 of the last ten do
-    assert make_report([tmp_path]).groups[0].mean == pytest.approx(32.0)
+def test_the_cost_table_has_few_enough_columns_for_a_laptop_and_the_parts_have_their_own(tmp_path):
+    write_run(tmp_path / "a")
+    page = write_page(make_report([tmp_path]), tmp_path / "page.html").read_text()
+    heads = {
+        name: page.split(f'id="{name}"')[1].split("</thead>")[0].count("<th") - 1
+        for name in ("cost-table", "seconds-table")
+    }
+    assert heads == {"cost-table": 6, "seconds-table": 7}
+
+
+def test_a_score_leaves_out_the_first_half_of_a_run_in_which_the_policy_is_hardly_trained(tmp_path):
+    write_run(tmp_path / "a", level=40.0, evaluations=16)  # the first 8 score 0, and 2 of these are among the last ten
+    assert make_report([tmp_path]).groups[0].mean == pytest.approx(40.0)
+    write_run(tmp_path / "b", level=40.0, evaluations=2)
+    assert make_report([tmp_path / "b"]).groups[0].records[0].result.score == pytest.approx(40.0)
 
 
 def test_groups_are_named_by_the_fields_that_set_them_apart(tmp_path):
@@ -301,11 +313,13 @@ def test_a_run_that_has_come_no_further_than_a_phase_stands_at_step_0(tmp_path):
 
 
 def cost_row(page: str) -> dict[str, str]:
-    """The first row of the table of costs, by its head."""
-    (table,) = re.findall(r'<table id="cost-table".*?</table>', page, re.DOTALL)
-    head, row = (re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in table.split("</tr>")[:2])
-    texts = [[re.sub(r"<[^>]*>", "", cell).strip() for cell in cells] for cells in (head, row)]
-    return dict(zip(*texts, strict=True))
+    """The first rows of the tables of costs, by their heads."""
+    found: dict[str, str] = {}
+    for table in re.findall(r'<table id="(?:cost|seconds)-table".*?</table>', page, re.DOTALL):
+        head, row = (re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in table.split("</tr>")[:2])
+        texts = [[re.sub(r"<[^>]*>", "", cell).strip() for cell in cells] for cells in (head, row)]
+        found |= dict(zip(*texts, strict=True))
+    return found
 
 
 def test_the_time_of_phases_is_a_part_of_its_own_and_the_speed_is_that_of_the_main_steps(tmp_path):

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from mildly.cli.help import asks_for_help
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse
 from mildly.data.convert import convert
+from mildly.data.formats import FORMATS
 from mildly.data.options import ImportOptions
 
 _ABOUT = """Read logs in any format and write them in another.
@@ -39,7 +41,9 @@ class ConvertOptions:
 
 def main(args: Sequence[str]) -> int:
     """Convert, and say what was done on the way."""
-    given = parse(ConvertOptions, args, prog="mildly data convert", description=_ABOUT)
+    others = ", ".join(FORMATS) if asks_for_help(args) else ""
+    about = f"{_ABOUT}\nPackages that are installed here read {others} files, too." if others else _ABOUT
+    given = parse(ConvertOptions, args, prog="mildly data convert", description=about)
     out = console()
     notes: list[str] = []
     with out.status(f"reading {given.src}"):

@@ -1,14 +1,19 @@
-"""The formats that people keep logs in. Each module reads a file into a `Log`; most can write a Dataset, too."""
+"""The formats that people keep logs in. Each module reads a file into a `Log`; most can write a Dataset, too.
+
+Other packages add theirs by the entry point `mildly.formats`, named by the ending of their files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mildly.data.assemble import Log
 from mildly.data.options import TABLE_OPTIONS, ImportOptions, refuse
 from mildly.errors import MildlyError
+from mildly.plugins import Registry
 
 _MODULES = {
     ".hdf5": "d4rl",
@@ -26,28 +31,55 @@ SUFFIXES = tuple(_MODULES)
 _READ_ONLY = {".json": "json_lines", ".jsonl": "json_lines"}
 
 
+class _Formats(Registry[Any]):
+    def add(self, name: str, thing: Any) -> None:
+        """Register a format under the ending of its files, whether or not that is given with its dot."""
+        ending = f".{name.removeprefix('.').lower()}"
+        if ending in _MODULES | _READ_ONLY:
+            raise MildlyError(f"{self.kind} '{ending}': such files are read already. Take another ending.")
+        super().add(ending, thing)
+
+
+def _fault(thing: Any) -> str:
+    return "" if callable(getattr(thing, "read", None)) else "it has no function read(path, options)"
+
+
+FORMATS = _Formats("format", "mildly.formats", {}, _fault)
+"""What other packages read, and perhaps write, by the ending of files."""
+
+
+def endings(*, written: bool = False) -> tuple[str, ...]:
+    """What the files end in that can be read, this package's own first; or those that can be written."""
+    others = (ending for ending, module in FORMATS.items() if not written or hasattr(module, "write"))
+    return (*SUFFIXES, *others)
+
+
 def _module(name: str) -> ModuleType:
     from importlib import import_module
 
     return import_module(f"mildly.data.formats.{name}")
 
 
-def module_for(path: Path) -> ModuleType:
+def module_for(path: Path) -> Any:
     """The module that reads and writes files with this ending."""
     return _by_ending(path, _MODULES)
 
 
-def _by_ending(path: Path, modules: Mapping[str, str]) -> ModuleType:
+def _by_ending(path: Path, modules: Mapping[str, str]) -> Any:
+    name = path.name.lower()
     for suffix, module in modules.items():
-        if path.name.lower().endswith(suffix):
+        if name.endswith(suffix):
             return _module(module)
-    raise MildlyError(f"{path}: do not know this kind of file. Known endings are {', '.join(modules)}.")
+    for suffix, module in FORMATS.items():
+        if name.endswith(suffix):
+            return module
+    raise MildlyError(f"{path}: do not know this kind of file. Known endings are {', '.join([*modules, *FORMATS])}.")
 
 
 def read(path: Path, options: ImportOptions) -> Log:
     """A log in any format but the native one, told by its ending or, for a folder, by what is in it."""
     module = _folder_module(path) if path.is_dir() else _by_ending(path, _MODULES | _READ_ONLY)
-    if not module.__name__.endswith((".table", ".lerobot")):
+    if not getattr(module, "__name__", "").endswith((".table", ".lerobot")):
         refuse(options, TABLE_OPTIONS, str(path), "is no table:")
     log: Log = module.read(path, options)
     return log

@@ -111,6 +111,11 @@ def check_rows(columns: Mapping[str, Column], names: Mapping[str, str], path: Pa
         check_numbers(columns[name].dtype, name, path, labels=field == "episodes")
     shapes = {field: tuple(columns[name].shape or ()) for field, name in names.items()}
     rows = shapes["observations"][0] if shapes["observations"] else 0
+    if len(shapes["observations"]) > 3:
+        raise MildlyError(
+            f"{path}: '{names['observations']}' has shape {shapes['observations']}: images are not supported. "
+            "Observations must be vectors, one row per step: encode the images first, or leave them out with --obs."
+        )
     if len(shapes["observations"]) == 3:
         episodes, steps, width = shapes["observations"]
         raise MildlyError(

@@ -33,6 +33,7 @@ from mildly.errors import MildlyError
 
 __all__ = ["read", "tables_in", "write"]
 
+_GUESSED = "Columns as guessed from their names"
 _NAME = 100  # bytes that an episode's name takes, about
 
 
@@ -70,7 +71,7 @@ def read(path: Path, options: ImportOptions) -> Log:
     log = Log(meta, iter(()), where=where, scaled=stored is not None, size=size, origin=origin, notes=list(meta.notes))
     clock = search.clock if columns.time is not None else None
     if stored is None:
-        log.notes += _notes(lines, columns, guessed=guessed, apart=path.is_dir())
+        log.notes += _notes(lines, columns, _origin(options, guessed=guessed), apart=path.is_dir())
         log.notes += [remark.note() for remark in search.remarks]
         log.notes += [clock.words()] if clock is not None and np.isfinite(clock.step) else []
     if options.missing is not None and stored is None:
@@ -116,9 +117,19 @@ def _steps_of(
         notes += [remark.note() for remark in finder.remarks()] if finder is not None else []
 
 
-def _notes(lines: Lines, columns: Columns, *, guessed: bool, apart: bool) -> Iterator[str]:
+def _origin(options: ImportOptions, *, guessed: bool) -> str:
+    """How the columns of each role were found: given by the user, or guessed."""
+    words = {"obs": "observation", "next_obs": "next observation", "cost": "reward"}
+    roles = ("obs", "action", "reward", "cost", "next_obs", "episode", "terminated", "truncated")
+    given = [words.get(role, role) for role in roles if getattr(options, role) is not None]
+    if not guessed:
+        return "Columns"
+    return f"Columns as given ({', '.join(given)}) and guessed from their names (the others)" if given else _GUESSED
+
+
+def _notes(lines: Lines, columns: Columns, origin: str, *, apart: bool) -> Iterator[str]:
     """What was taken for what, and what is unusual."""
-    yield f"{'Columns as guessed from their names' if guessed else 'Columns'}: {columns.words()}."
+    yield f"{origin}: {columns.words()}."
     spoken = (sheet.dialect.words(delimiter(sheet.path)) for sheet in lines.sheets if sheet.dialect)
     yield from dict.fromkeys(words for words in spoken if words)
     with_units = [sheet for sheet in lines.sheets if sheet.dialect is not None and sheet.dialect.text_rows]
