@@ -147,8 +147,10 @@ class BEAR(SupportConstrained):
         metrics = self.update_behavior(batch)
         critic_loss, critic_metrics = self.critic_loss(batch)
         actor_loss, distance, actor_metrics = self.actor_loss(batch, climb)
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(actor_loss)  # before the critics' step, which writes over the weights it goes through
         minimize(critic_loss, self.critic_optimizer)
-        minimize(actor_loss, self.actor_optimizer)
+        self.actor_optimizer.step()
         self.dual.update(distance - c.mmd_threshold)
         polyak_update(self.target_critics, self.critics, c.tau)
         return metrics | critic_metrics | {"loss_critic": critic_loss.detach()} | actor_metrics
