@@ -67,7 +67,7 @@ class BEARConfig(SupportConfig):
     """Upper bound of the dual variable's logarithm."""
     warmup_steps: int = 40_000
     """Steps before the main ones in which the actor looks at the constraint alone, while the critics learn."""
-    behavior: BehaviorConfig = BehaviorConfig(kl_weight=0.25, lr=3e-4)
+    behavior: BehaviorConfig = BehaviorConfig(hidden_dims=(750, 750), lr=3e-4, kl_weight=0.25)
     """The model of the data's policy; the weight is BCQ's in sums over dimensions."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class BEAR(SupportConstrained):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "behavior.hidden_dims": (256, 256), "warmup_steps": 4_000},
         "paper": {},
-        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "warmup_steps": 1_000},
+        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "behavior.lr": 1e-3, "warmup_steps": 1_000},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
         **SupportConstrained.PRESET_NOTES,
