@@ -32,7 +32,7 @@ from mildly.data.batches import Batch
 from mildly.dropout import DropoutCritics, Passes
 
 _CHEAP: dict[str, Any] = {"passes": 10, "exact_last": True, "shared_masks": True}
-"""A tenth of the passes, at about a fifteenth of the cost."""
+"""A tenth of the passes and no random numbers for each pair: a step takes about a thirtieth of the time."""
 
 
 @dataclass(frozen=True)
