@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from mildly.errors import MildlyError
 from mildly.networks import mlp, normal, with_dropout
-from mildly.plugins import Registry
 
 _LOG_2PI = math.log(2 * math.pi)
 BOUND_MARGIN = 0.05
@@ -43,7 +42,11 @@ class TanhGaussian(NamedTuple):
         """N actions per state, (batch, n, action), without gradients."""
         with torch.no_grad():
             noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
-            return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise).tanh_()
+            return self.before_tanh(noise).tanh_()
+
+    def before_tanh(self, noise: Tensor) -> Tensor:
+        """mean + std * noise, (batch, n, a), for given noise, (batch or 1, n, a): draws that tanh has yet to squash."""
+        return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise)
 
     def log_prob(self, actions: Tensor, margin: float = 1e-6) -> Tensor:
         """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at a margin, so that +-1 is finite."""
@@ -246,12 +249,3 @@ class SoftGaussianActor(Actor):
         """Actions to take: the mean, or a draw, which end at the bounds."""
         distribution: Gaussian = self(observations)
         return distribution.act(deterministic, generator)
-
-
-def _fault(thing: Any) -> str:
-    return "" if isinstance(thing, type) and issubclass(thing, Actor) else "it is no subclass of Actor"
-
-
-_OWN: tuple[type[Actor], ...] = (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
-ACTORS = Registry("actor", "mildly.actors", {actor.kind: actor for actor in _OWN}, _fault)
-"""The kinds of actor a saved policy can hold."""

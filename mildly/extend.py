@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mildly.actors import ACTORS, Actor
+from mildly.actors import Actor
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm
 from mildly.behavior import BEHAVIOR_MODELS
 from mildly.behavior.base import BehaviorModel
 from mildly.data.formats import FORMATS
+from mildly.policy import ACTORS
 
 
 def register(name: str, thing: Any) -> None:

@@ -14,7 +14,7 @@ from conftest import make_dataset, tiny_fields
 from torch import Tensor
 
 import mildly
-from mildly.actors import ACTORS, DeterministicActor
+from mildly.actors import DeterministicActor
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Metrics
 from mildly.algorithms.bc import BC
@@ -25,6 +25,7 @@ from mildly.data.dataset import Array, Dataset
 from mildly.data.formats import FORMATS
 from mildly.errors import MildlyError
 from mildly.plugins import Registry
+from mildly.policy import ACTORS
 from mildly.testing import check_algorithm
 from mildly.training import checkpoint
 from mildly.training.trainer import Diverged

@@ -5,6 +5,8 @@ from typing import Any
 from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
+from mildly.algorithms.bcq import BCQ
+from mildly.algorithms.bear import BEAR
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
@@ -12,11 +14,14 @@ from mildly.algorithms.mcq_td3 import MCQTD3
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
 from mildly.algorithms.td3_bc import TD3BC
+from mildly.algorithms.uwac import UWAC
 from mildly.plugins import Registry
 
 _OWN: dict[str, type[Algorithm]] = {
     "awac": AWAC,
     "bc": BC,
+    "bcq": BCQ,
+    "bear": BEAR,
     "cql": CQL,
     "iql": IQL,
     "mcq": MCQ,
@@ -24,6 +29,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "sac": SAC,
     "td3": TD3,
     "td3-bc": TD3BC,
+    "uwac": UWAC,
 }
 
 

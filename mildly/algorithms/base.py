@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mildly.actors import Actor
 from mildly.algorithms.config import AlgorithmConfig
 from mildly.algorithms.extras import ActorCriticExtras, Metrics as Metrics, Phase as Phase
+from mildly.behavior import BehaviorLearner
 from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.normalize import Normalizer
@@ -45,8 +46,8 @@ class Algorithm(Stateful, ABC):
         {"config", "observation_size", "action_size", "device", "preprocessing", "notes", "prepared"}
     )
 
-    actor: Actor
-    """The network that acts."""
+    actor: nn.Module
+    """The network that learns to act."""
     extras: ActorCriticExtras | None = None
 
     def __init__(
@@ -130,11 +131,18 @@ class Algorithm(Stateful, ABC):
         tensor = torch.as_tensor(rows, device=self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
 
+    def acting(self) -> Actor:
+        """What the learned policy acts with: here the actor, or its running average."""
+        average = None if self.extras is None else self.extras.average
+        actor = self.actor if average is None else average
+        assert isinstance(actor, Actor), "an algorithm whose actor cannot act alone says what can"
+        return actor
+
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learned policy, acting in the units of the environment that `meta` describes."""
-        average, meta = None if self.extras is None else self.extras.average, meta or Meta("")
+        meta = meta or Meta("")
         return Policy(
-            self.actor if average is None else average,
+            self.acting(),
             normalizer=self.preprocessing.normalizer,
             action_space=meta.action_space,
             reward_scale=self.preprocessing.reward_scale,
@@ -149,3 +157,9 @@ class Algorithm(Stateful, ABC):
     def random_stream(self, seed: int, stream: str) -> torch.Generator:
         """A generator on the learner's device with numbers of its own."""
         return torch.Generator(device=self.device).manual_seed(stream_seed(seed, stream))
+
+
+def behavior_phases(behavior: BehaviorLearner) -> list[Phase]:
+    """The steps in which a behavior model is trained before all others, if it has any."""
+    steps = behavior.config.steps
+    return [Phase("behavior model", steps, behavior.update, "behavior.steps")] if steps else []
