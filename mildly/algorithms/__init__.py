@@ -7,6 +7,7 @@ from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.algorithms.mcq_td3 import MCQTD3
+from mildly.algorithms.pbrl import PBRL
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
 from mildly.algorithms.td3_bc import TD3BC
@@ -19,6 +20,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "iql": IQL,
     "mcq": MCQ,
     "mcq-td3": MCQTD3,
+    "pbrl": PBRL,
     "sac": SAC,
     "td3": TD3,
     "td3-bc": TD3BC,
