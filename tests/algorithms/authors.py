@@ -1,7 +1,7 @@
 """What the authors' own code made of given weights, batches and draws, kept as arrays so that it need not be here.
 
-A file of `authors/` has weights by the names of our state, `before.NAME` and `after.NAME`, and for each update u between
-them the columns of a batch, `batch.u.COLUMN`, and normal numbers in the order in which we ask for them, `draw.u.i`.
+A file of `authors/` has weights by the names of our state, `before.NAME` and `after.NAME`, and for each update u
+between them a batch, `batch.u.COLUMN`, and normal numbers in the order in which we ask for them, `draw.u.i`.
 """
 
 from __future__ import annotations
