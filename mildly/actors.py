@@ -39,7 +39,11 @@ class TanhGaussian(NamedTuple):
         """N actions per state, (batch, n, action), without gradients."""
         with torch.no_grad():
             noise = normal((self.mean.shape[0], n, self.mean.shape[1]), self.mean, generator)
-            return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise).tanh_()
+            return self.before_tanh(noise).tanh_()
+
+    def before_tanh(self, noise: Tensor) -> Tensor:
+        """mean + std * noise, (batch, n, a), for given noise, (batch or 1, n, a): draws that tanh has yet to squash."""
+        return torch.addcmul(self.mean.unsqueeze(1), self.log_std.exp().unsqueeze(1), noise)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log-density of given actions in [-1, 1]; 1 + a and 1 - a are floored at 1e-6, so that +-1 is finite."""
@@ -242,9 +246,3 @@ class SoftGaussianActor(Actor):
         """Actions to take: the mean, or a draw, which end at the bounds."""
         distribution: Gaussian = self(observations)
         return distribution.act(deterministic, generator)
-
-
-ACTORS: dict[str, type[Actor]] = {
-    actor.kind: actor for actor in (TanhGaussianActor, GaussianActor, DeterministicActor, SoftGaussianActor)
-}
-"""The kinds of actor a saved policy can hold."""

@@ -78,6 +78,11 @@ class Critics(nn.Module):
         """K, the number of critics."""
         return int(self.weights[0].shape[0])
 
+    @property
+    def hidden_dims(self) -> list[int]:
+        """Widths of the hidden layers."""
+        return [int(weight.shape[-1]) for weight in self.weights][:-1]
+
     def forward(self, observations: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
         """Values of every critic. With `freeze` gradients reach the actions but not the weights."""
         many = actions.ndim > 2

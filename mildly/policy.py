@@ -17,7 +17,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mildly.action_space import UNKNOWN, ActionSpace
-from mildly.actors import ACTORS, Actor, Memory
+from mildly.actors import (
+    Actor,
+    DeterministicActor,
+    GaussianActor,
+    Memory,
+    SoftGaussianActor,
+    TanhGaussianActor,
+)
+from mildly.candidates import BestOfBehavior, BestOfPolicy
 from mildly.data.dataset import Array
 from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
@@ -26,6 +34,18 @@ from mildly.files import atomic_write, read_own_json, sha256, write_json
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
+ACTORS: dict[str, type[Actor]] = {
+    actor.kind: actor
+    for actor in (
+        TanhGaussianActor,
+        GaussianActor,
+        DeterministicActor,
+        SoftGaussianActor,
+        BestOfPolicy,
+        BestOfBehavior,
+    )
+}
+"""The kinds of actor a saved policy can hold."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +212,12 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
     """The actor with its weights, which must have the shapes that the description says: known before it is built."""
     with safe_open(weights, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    if len(spec["hidden_dims"]) > len(found):
-        raise ValueError(f"{len(spec['hidden_dims'])} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
+    layers = sum(len(widths) for name, widths in spec.items() if name.endswith("hidden_dims"))
+    if layers > len(found):
+        raise ValueError(f"{layers} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
     for name, expected in get_type_hints(ACTORS[kind].__init__).items():
-        if expected is float and name in spec and not math.isfinite(spec[name]):
+        number = expected in (float, float | None) and spec.get(name) is not None
+        if number and not math.isfinite(spec[name]):
             raise ValueError(f"{name} is {spec[name]}")
     with torch.device("meta"):  # shapes without memory
         planned = {name: tuple(tensor.shape) for name, tensor in ACTORS[kind](**spec).state_dict().items()}

@@ -13,9 +13,10 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from mildly import networks
-from mildly.actors import ACTORS, TanhGaussian, TanhGaussianActor
+from mildly.actors import TanhGaussian, TanhGaussianActor
 from mildly.errors import MildlyError
 from mildly.networks import Critics, mlp, polyak_update
+from mildly.policy import ACTORS
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mildly.action_space import ActionSpace
-from mildly.actors import ACTORS, Actor, Memory, TanhGaussianActor
+from mildly.actors import Actor, Memory, TanhGaussianActor
 from mildly.data.normalize import Normalizer
 from mildly.errors import MildlyError
-from mildly.policy import Policy, load_policy
+from mildly.policy import ACTORS, Policy, load_policy
 
 LOW, HIGH = (-2.0, 0.0), (1.0, 0.5)
 SPACE = ActionSpace(LOW, HIGH)

@@ -16,7 +16,7 @@ from conftest import content, train_tiny
 from torch import Tensor
 
 import mildly
-from mildly.actors import ACTORS, Actor, Memory
+from mildly.actors import Actor, Memory
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import AlgorithmConfig
@@ -27,7 +27,7 @@ from mildly.data.batches import Batch, Buffer, Mixture, Sampler, WindowBatch, Wi
 from mildly.data.dataset import Dataset
 from mildly.networks import mlp
 from mildly.optimizer import minimize
-from mildly.policy import load_policy
+from mildly.policy import ACTORS, load_policy
 from mildly.training.offline import resume
 
 # A sequence policy: it acts on its last K observations and on the return that it still aims at.

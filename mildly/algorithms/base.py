@@ -43,8 +43,8 @@ class Algorithm(Stateful, ABC):
     """The few fields that people change first."""
     DERIVED: ClassVar = frozenset({"config", "observation_size", "action_size", "device", "preprocessing", "notes"})
 
-    actor: Actor
-    """The network that acts."""
+    actor: nn.Module
+    """The network that learns to act."""
     extras: ActorCriticExtras | None = None
 
     def __init__(
@@ -110,11 +110,17 @@ class Algorithm(Stateful, ABC):
         mixed = {} if self.extras is None else self.extras.start(data, self.preprocessing, self.device)
         return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed)
 
+    def acting(self) -> Actor:
+        """What the learned policy acts with: here the actor, or its running average."""
+        average = None if self.extras is None else self.extras.average
+        actor = self.actor if average is None else average
+        assert isinstance(actor, Actor), "an algorithm whose actor cannot act alone says what can"
+        return actor
+
     def policy(self, meta: Meta | None = None) -> Policy:
         """The learned policy, acting in the units of the environment that `meta` describes."""
-        average = None if self.extras is None else self.extras.average
         return Policy(
-            self.actor if average is None else average,
+            self.acting(),
             normalizer=self.preprocessing.normalizer,
             action_space=meta.action_space if meta else None,
             reward_scale=self.preprocessing.reward_scale,

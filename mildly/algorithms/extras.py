@@ -117,7 +117,7 @@ class ActorCriticExtras(Stateful):
         rewards, ends = (torch.from_numpy(np.array(x, dtype=np.float32)).to(device) for x in (scaled.rewards, ended))
         return returns.mixed(rewards, ends, c.return_mix, terminated_only=c.return_mix_ends == "terminated")
 
-    def phases(self, warm_up: Callable[[Batch], Metrics], actor: Actor) -> list[Phase]:
+    def phases(self, warm_up: Callable[[Batch], Metrics], actor: nn.Module) -> list[Phase]:
         """The warm-up, if asked for."""
 
         def step(batch: Batch) -> Metrics:
@@ -136,7 +136,7 @@ class ActorCriticExtras(Stateful):
         assert isinstance(self.config, AnchoredExtras)
         return self.config.bc_weight * scale * td_error.sqrt() * bc_loss
 
-    def after_step(self, actor: Actor) -> None:
+    def after_step(self, actor: nn.Module) -> None:
         """Let the average follow the actor; at first it is the mean of all actors so far."""
         self.steps += 1
         if self.average is not None and self.config.policy_ema is not None:

@@ -59,12 +59,22 @@ class CVAE(BehaviorModel):
 
     def decode(self, observations: Tensor, latents: Tensor) -> Tensor:
         """D(s, z)."""
-        return torch.tanh(self.decoder(torch.cat([observations, latents], dim=-1)))
+        return torch.tanh(self.before_tanh(observations, latents))
+
+    def before_tanh(self, observations: Tensor, latents: Tensor) -> Tensor:
+        """D(s, z) before it is squashed into [-1, 1]."""
+        raw: Tensor = self.decoder(torch.cat([observations, latents], dim=-1))
+        return raw
 
     @torch.no_grad()
     def sample(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         """N actions for each state, (batch, n, action), without gradients."""
+        return self.sample_before_tanh(observations, n, generator).tanh_()
+
+    @torch.no_grad()
+    def sample_before_tanh(self, observations: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """The same before they are squashed."""
         latents = normal((observations.shape[0], n, self.latent_size), observations, generator)
         if self.latent_clip is not None:
             latents.clamp_(-self.latent_clip, self.latent_clip)
-        return self.decode(observations.unsqueeze(1).expand(-1, n, -1), latents)
+        return self.before_tanh(observations.unsqueeze(1).expand(-1, n, -1), latents)
