@@ -3,6 +3,7 @@
 from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
+from mildly.algorithms.cdc import CDC
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
@@ -16,6 +17,7 @@ from mildly.errors import unknown_name
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "awac": AWAC,
     "bc": BC,
+    "cdc": CDC,
     "cql": CQL,
     "iql": IQL,
     "mcq": MCQ,
