@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from mildly.actors import Actor, TanhGaussian, TanhGaussianActor
 from mildly.behavior.cvae import CVAE
 from mildly.data.batches import Batch
+from mildly.dropout import DropoutCritics, Passes
 from mildly.networks import Critics, mlp, normal
 
-MOST_CANDIDATES = 10_000
+MOST_DRAWS = 10_000
 _SEED = 0  # of the noise behind deterministic actions
 
 
@@ -52,20 +53,11 @@ class BestOf(Actor):
     critics: Critics
 
     def __init__(
-        self,
-        observation_size: int,
-        action_size: int,
-        hidden_dims: Sequence[int],
-        candidates: int,
-        min_weight: float | None,
-        **more: Any,
+        self, observation_size: int, action_size: int, hidden_dims: Sequence[int], candidates: int, **more: Any
     ) -> None:
-        """Without a `min_weight` the first critic decides, with one the mixture of all of them."""
-        if not (isinstance(candidates, int) and 1 <= candidates <= MOST_CANDIDATES):
-            raise ValueError(f"candidates is {candidates}, expected 1 to {MOST_CANDIDATES}")
-        chosen = {"candidates": candidates, "min_weight": min_weight}
-        super().__init__(observation_size, action_size, hidden_dims, **chosen, **more)
-        self.candidates, self.min_weight = candidates, min_weight
+        _require_count("candidates", candidates, 1)
+        super().__init__(observation_size, action_size, hidden_dims, candidates=candidates, **more)
+        self.candidates = candidates
 
     @abstractmethod
     def noise_size(self) -> int:
@@ -76,25 +68,25 @@ class BestOf(Actor):
         """Candidates, (batch, n, a), from noise, (batch or 1, n, numbers)."""
 
     def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What decides, (batch, n); critics that are random draw from the generator."""
-        values: Tensor = self.critics(observations, candidates)
-        return values[0] if self.min_weight is None else mixture(values, self.min_weight)
+        """What decides, (batch, n); here the first critic. A critic that is random draws from the generator."""
+        values: Tensor = self.critics(observations, candidates)[0]
+        return values
 
     def act(self, observations: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
         """The best candidate in each state, of the same noise for all states and calls, or of new noise for each."""
-        rows = 1 if deterministic else len(observations)
+        shape = 1 if deterministic else len(observations), self.candidates, self.noise_size()
         if deterministic:
             generator = torch.Generator().manual_seed(_SEED)  # on the host: the same on every device
-            noise = torch.randn(rows, self.candidates, self.noise_size(), generator=generator).to(observations)
+            noise = torch.randn(shape, generator=generator).to(observations)
         else:
-            noise = normal((rows, self.candidates, self.noise_size()), observations, generator)
+            noise = normal(shape, observations, generator)
         candidates = self.propose(observations, noise)
         best = self.value(observations, candidates, generator).argmax(dim=-1)
         return candidates[torch.arange(len(candidates), device=candidates.device), best]
 
 
 class BestOfPolicy(BestOf):
-    """The best of n draws of a tanh-Gaussian policy."""
+    """The best of n draws of a tanh-Gaussian policy, by one critic, or with a `min_weight` by a mixture of several."""
 
     kind = "best-of-policy"
 
@@ -108,29 +100,21 @@ class BestOfPolicy(BestOf):
         min_weight: float | None = None,
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
-        ensemble: int = 2,
+        ensemble: int = 1,
         layer_norm: bool = False,
     ) -> None:
+        super().__init__(**_arguments(locals()))
         sizes = observation_size, action_size
-        super().__init__(
-            *sizes,
-            hidden_dims,
-            candidates,
-            min_weight,
-            critic_hidden_dims=list(critic_hidden_dims),
-            log_std_min=log_std_min,
-            log_std_max=log_std_max,
-            ensemble=ensemble,
-            layer_norm=layer_norm,
-        )
+        self.min_weight = min_weight
         self.policy = TanhGaussianActor(*sizes, hidden_dims, log_std_min, log_std_max)
         self.critics = Critics(*sizes, critic_hidden_dims, ensemble, layer_norm)
 
     @classmethod
     def holding(
-        cls, policy: TanhGaussianActor, critics: Critics, candidates: int, min_weight: float | None = None, **more: Any
+        cls, policy: TanhGaussianActor, critics: Critics, candidates: int, min_weight: float | None = None
     ) -> Self:
-        """With these very networks, which may go on learning."""
+        """With these very networks, which may go on learning; of the critics, with those that decide."""
+        critics = critics.first() if min_weight is None else critics
         with torch.device("meta"):  # what is built is replaced
             made = cls(
                 **policy.spec,
@@ -139,7 +123,6 @@ class BestOfPolicy(BestOf):
                 min_weight=min_weight,
                 ensemble=critics.ensemble,
                 layer_norm=critics.layer_norm,
-                **more,
             )
         made.policy, made.critics = policy, critics
         return made
@@ -148,8 +131,68 @@ class BestOfPolicy(BestOf):
         return int(self.spec["action_size"])
 
     def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
-        pi: TanhGaussian = self.policy(observations)
-        return pi.before_tanh(noise).tanh()
+        return _policy_draws(self.policy, observations, noise)
+
+    def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.min_weight is None:
+            return super().value(observations, candidates, generator)
+        return mixture(self.critics(observations, candidates), self.min_weight)
+
+
+class BestOfUncertain(BestOf):
+    """The best of n draws of a tanh-Gaussian policy, by a critic's mean over dropout.
+
+    The same units are dropped for all candidates, so that chance does not favor one of them.
+    """
+
+    kind = "best-of-uncertain"
+    critics: DropoutCritics
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden_dims: Sequence[int],
+        critic_hidden_dims: Sequence[int] = (256, 256),
+        candidates: int = 10,
+        passes: int = 10,
+        exact_last: bool = False,
+        dropout: float = 0.1,
+        spectral_norm: bool = True,
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        _require_count("passes", passes, 2)
+        super().__init__(**_arguments(locals()))
+        sizes = observation_size, action_size
+        self.passes = Passes(passes, exact_last, shared=True)
+        self.policy = TanhGaussianActor(*sizes, hidden_dims, log_std_min, log_std_max)
+        self.critics = DropoutCritics(*sizes, critic_hidden_dims, 1, dropout, spectral_norm)
+
+    @classmethod
+    def holding(cls, policy: TanhGaussianActor, critics: DropoutCritics, candidates: int, passes: Passes) -> Self:
+        """With these very networks, which may go on learning; of the critics, with the first."""
+        with torch.device("meta"):  # what is built is replaced
+            made = cls(
+                **policy.spec,
+                critic_hidden_dims=critics.hidden_dims,
+                candidates=candidates,
+                passes=passes.number,
+                exact_last=passes.exact_last,
+                dropout=critics.dropout,
+                spectral_norm=critics.spectral_norm,
+            )
+        made.policy, made.critics = policy, critics.first()
+        return made
+
+    def noise_size(self) -> int:
+        return int(self.spec["action_size"])
+
+    def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
+        return _policy_draws(self.policy, observations, noise)
+
+    def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.critics.moments(observations, candidates, self.passes, generator).mean[0]
 
 
 class Perturbation(nn.Module):
@@ -179,35 +222,21 @@ class BestOfBehavior(BestOf):
         critic_hidden_dims: Sequence[int] = (400, 300),
         behavior_hidden_dims: Sequence[int] = CVAE.HIDDEN_DIMS,
         candidates: int = 100,
-        min_weight: float | None = None,
         reach: float = 0.05,
         latent_size: int = 1,
         latent_clip: float | None = 0.5,
-        ensemble: int = 2,
         layer_norm: bool = False,
     ) -> None:
+        super().__init__(**_arguments(locals()))
         sizes = observation_size, action_size
-        super().__init__(
-            *sizes,
-            hidden_dims,
-            candidates,
-            min_weight,
-            critic_hidden_dims=list(critic_hidden_dims),
-            behavior_hidden_dims=list(behavior_hidden_dims),
-            reach=reach,
-            latent_size=latent_size,
-            latent_clip=latent_clip,
-            ensemble=ensemble,
-            layer_norm=layer_norm,
-        )
         self.latent_clip = latent_clip
         self.decoder = mlp((observation_size + latent_size, *behavior_hidden_dims, action_size))
         self.perturbation = Perturbation(*sizes, hidden_dims, reach)
-        self.critics = Critics(*sizes, critic_hidden_dims, ensemble, layer_norm)
+        self.critics = Critics(*sizes, critic_hidden_dims, 1, layer_norm)
 
     @classmethod
     def holding(cls, behavior: CVAE, perturbation: Perturbation, critics: Critics, candidates: int) -> Self:
-        """With these very networks, which may go on learning."""
+        """With these very networks, which may go on learning; of the critics, with the first."""
         layers = [layer for layer in behavior.decoder if isinstance(layer, nn.Linear)]
         with torch.device("meta"):  # what is built is replaced
             made = cls(
@@ -219,10 +248,9 @@ class BestOfBehavior(BestOf):
                 reach=perturbation.reach,
                 latent_size=behavior.latent_size,
                 latent_clip=behavior.latent_clip,
-                ensemble=critics.ensemble,
                 layer_norm=critics.layer_norm,
             )
-        made.decoder, made.perturbation, made.critics = behavior.decoder, perturbation, critics
+        made.decoder, made.perturbation, made.critics = behavior.decoder, perturbation, critics.first()
         return made
 
     def noise_size(self) -> int:
@@ -231,6 +259,23 @@ class BestOfBehavior(BestOf):
     def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
         latents = noise if self.latent_clip is None else noise.clamp(-self.latent_clip, self.latent_clip)
         states = observations.unsqueeze(1).expand(-1, self.candidates, -1)
-        latents = latents.expand(len(states), -1, -1)
-        actions: Tensor = self.perturbation(states, self.decoder(torch.cat([states, latents], dim=-1)).tanh())
+        decoded = self.decoder(torch.cat([states, latents.expand(len(states), -1, -1)], dim=-1)).tanh()
+        actions: Tensor = self.perturbation(states, decoded)
         return actions
+
+
+def _policy_draws(policy: TanhGaussianActor, observations: Tensor, noise: Tensor) -> Tensor:
+    pi: TanhGaussian = policy(observations)
+    return pi.before_tanh(noise).tanh()
+
+
+def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """What a constructor was given, as JSON keeps it: the `locals()` of its first line."""
+    arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in arguments.items()}
+
+
+def _require_count(name: str, value: int, least: int) -> None:
+    """A number of draws must be whole, and not absurd, also in a file from elsewhere."""
+    if not (isinstance(value, int) and least <= value <= MOST_DRAWS):
+        raise ValueError(f"{name} is {value}, expected {least} to {MOST_DRAWS}")

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -83,28 +83,44 @@ class Critics(nn.Module):
         """Widths of the hidden layers."""
         return [int(weight.shape[-1]) for weight in self.weights][:-1]
 
+    def first(self) -> Self:
+        """The first critic alone. It shares its weights with this one, and so goes on learning."""
+        alone = copy.deepcopy(self)
+        tensors = zip((*self.parameters(), *self.buffers()), (*alone.parameters(), *alone.buffers()), strict=True)
+        for ours, theirs in tensors:
+            theirs.data = ours.data[:1]
+        return alone
+
     def forward(self, observations: Tensor, actions: Tensor, freeze: bool = False) -> Tensor:
         """Values of every critic. With `freeze` gradients reach the actions but not the weights."""
-        many = actions.ndim > 2
-        if many:
+        x, layers = self._inputs(observations, actions), self.layers(freeze)
+        at_once = ROWS_AT_ONCE if x.device.type == "cpu" else x.shape[1]
+        x = torch.cat([self._through(rows, layers) for rows in torch.split(x, at_once, dim=1)], dim=1)
+        if self.ceiling is not None:
+            x = x.clamp(max=self.ceiling)
+        return x.view(self.ensemble, *self._shape(actions))
+
+    def layers(self, freeze: bool) -> list[tuple[Tensor, Tensor]]:
+        """Weights (critics, inputs, outputs) and offsets (critics, 1, outputs) of each layer, as they are applied."""
+        pairs = zip(self.weights, self.biases, strict=True)
+        return [(w.detach(), b.detach()) if freeze else (w, b) for w, b in pairs]
+
+    def _inputs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """What the first layer takes: (critics, S * n, o + a)."""
+        if actions.ndim > 2:
             observations = observations.unsqueeze(-2).expand(*actions.shape[:-1], observations.shape[-1])
         x = torch.cat([observations, actions], dim=-1)
         if actions.ndim < 4:
             x = x.expand(self.ensemble, *x.shape)
-        x = x.reshape(self.ensemble, -1, x.shape[-1])  # (critics, S * n, o + a)
-        at_once = ROWS_AT_ONCE if x.device.type == "cpu" else x.shape[1]
-        x = torch.cat([self._layers(rows, freeze) for rows in torch.split(x, at_once, dim=1)], dim=1)
-        if self.ceiling is not None:
-            x = x.clamp(max=self.ceiling)
-        shape = actions.shape[-3:-1] if many else actions.shape[:1]
-        return x.view(self.ensemble, *shape)
+        return x.reshape(self.ensemble, -1, x.shape[-1])
 
-    def _layers(self, x: Tensor, freeze: bool) -> Tensor:
+    def _shape(self, actions: Tensor) -> torch.Size:
+        """The shape of one critic's values: (S,), or (S, n) with n actions per state."""
+        return actions.shape[-3:-1] if actions.ndim > 2 else actions.shape[:1]
+
+    def _through(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
         """What the layers make of (critics, rows, o + a): (critics, rows, 1)."""
-        *hidden, (weight, bias) = [
-            (weight.detach(), bias.detach()) if freeze else (weight, bias)
-            for weight, bias in zip(self.weights, self.biases, strict=True)
-        ]
+        *hidden, (weight, bias) = layers
         for inner_weight, inner_bias in hidden:
             x = torch.baddbmm(inner_bias, x, inner_weight)
             if self.layer_norm:

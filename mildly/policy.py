@@ -25,7 +25,7 @@ from mildly.actors import (
     SoftGaussianActor,
     TanhGaussianActor,
 )
-from mildly.candidates import BestOfBehavior, BestOfPolicy
+from mildly.candidates import BestOfBehavior, BestOfPolicy, BestOfUncertain
 from mildly.data.dataset import Array
 from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
@@ -42,6 +42,7 @@ ACTORS: dict[str, type[Actor]] = {
         DeterministicActor,
         SoftGaussianActor,
         BestOfPolicy,
+        BestOfUncertain,
         BestOfBehavior,
     )
 }

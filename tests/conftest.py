@@ -137,7 +137,9 @@ def make_dataset(rows: int = 60, seed: int = 0, **meta: Any) -> Dataset:
 
 def tiny_fields(kind: type[Algorithm]) -> dict[str, Any]:
     """Config fields that make any algorithm's networks tiny."""
-    return {name: (8, 8) for name in field_types(kind.Config) if name.endswith("hidden_dims")} | {"batch_size": 12}
+    types = field_types(kind.Config)
+    few = {"passes": 4} if "passes" in types else {}
+    return {name: (8, 8) for name in types if name.endswith("hidden_dims")} | {"batch_size": 12} | few
 
 
 def tiny(name: str, seed: int = 0, **fields: Any) -> Any:
@@ -263,7 +265,14 @@ SCHEDULE: dict[str, Any] = {
 def run_fields(algorithm: str) -> dict[str, Any]:
     """Config fields with which a step of any algorithm takes about two milliseconds."""
     fields: dict[str, Any] = {"hidden_dims": (16, 16), "batch_size": 16}
-    own = {"mcq": {"behavior.hidden_dims": (16, 16), "num_actions": 3}, "cql": {"extras.bc_warmup_steps": 0}}
+    behavior = {"behavior.hidden_dims": (16, 16), "num_actions": 3}
+    own: dict[str, dict[str, Any]] = {
+        "mcq": behavior,
+        "cql": {"extras.bc_warmup_steps": 0},
+        "bcq": behavior,
+        "bear": {**behavior, "warmup_steps": 0},
+        "uwac": {**behavior, "warmup_steps": 0, "passes": 4},
+    }
     return fields | own.get(algorithm.removesuffix("-td3"), {})
 
 

@@ -71,7 +71,7 @@ def test_the_action_is_the_candidate_with_the_highest_value_by_a_slow_search(mak
             for number in own:
                 candidate = slow_candidate(actor, state, number.numpy().astype(np.float64))
                 values = [critic(state, candidate)[0] for critic in critics]
-                lam = actor.min_weight
+                lam = actor.spec.get("min_weight")
                 value = values[0] if lam is None else lam * min(values) + (1 - lam) * max(values)
                 if value > best_value:
                     best, best_value = candidate, value

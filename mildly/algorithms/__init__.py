@@ -3,6 +3,8 @@
 from mildly.algorithms.awac import AWAC
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
+from mildly.algorithms.bcq import BCQ
+from mildly.algorithms.bear import BEAR
 from mildly.algorithms.cdc import CDC
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
@@ -12,11 +14,14 @@ from mildly.algorithms.pbrl import PBRL
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
 from mildly.algorithms.td3_bc import TD3BC
+from mildly.algorithms.uwac import UWAC
 from mildly.errors import unknown_name
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "awac": AWAC,
     "bc": BC,
+    "bcq": BCQ,
+    "bear": BEAR,
     "cdc": CDC,
     "cql": CQL,
     "iql": IQL,
@@ -26,6 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sac": SAC,
     "td3": TD3,
     "td3-bc": TD3BC,
+    "uwac": UWAC,
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mildly.actors import Actor
 from mildly.algorithms.config import AlgorithmConfig
 from mildly.algorithms.extras import ActorCriticExtras, Metrics as Metrics, Phase as Phase
+from mildly.behavior import BehaviorLearner
 from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.normalize import Normalizer
@@ -133,3 +134,9 @@ class Algorithm(Stateful, ABC):
     def random_stream(self, seed: int, stream: str) -> torch.Generator:
         """A generator on the learner's device with numbers of its own."""
         return torch.Generator(device=self.device).manual_seed(stream_seed(seed, stream))
+
+
+def behavior_phases(behavior: BehaviorLearner) -> list[Phase]:
+    """The steps in which a behavior model is trained before all others, if it has any."""
+    steps = behavior.config.steps
+    return [Phase("behavior model", steps, behavior.update, "behavior.steps")] if steps else []

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mildly import mcb
 from mildly.algorithms.auto_lam import AutoLam
-from mildly.algorithms.base import Algorithm, Metrics, Phase
+from mildly.algorithms.base import Algorithm, Metrics, Phase, behavior_phases
 from mildly.algorithms.config import ActorCriticConfig, require, require_at_least
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.behavior import BehaviorConfig, BehaviorLearner, draw_sets
@@ -120,9 +120,7 @@ class MildlyConservative(Algorithm):
 
     def phases(self) -> list[Phase]:
         """The behavior model first, if it has steps of its own."""
-        steps = self.config.behavior.steps
-        phase = Phase("behavior model", steps or 0, self.behavior.update, "behavior.steps")
-        return ([phase] if self.mild and steps else []) + super().phases()
+        return (behavior_phases(self.behavior) if self.mild else []) + super().phases()
 
     def warm_up(self, batch: Batch) -> Metrics:
         return (self.behavior.update(batch) if self.joint else {}) | super().warm_up(batch)

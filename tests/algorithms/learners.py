@@ -50,17 +50,26 @@ _EVERYTHING = {
     "lagrange_threshold": 5.0,
     "layer_norm": True,
     "reward_scaling": True,
+    "warmup_steps": 3,
+    "exact_last": True,
+    "shared_masks": True,
 }
+_CACHE = {"behavior.cache", "behavior.refresh_every"}
+_REFUSED = {"bcq": _CACHE, "bear": _CACHE, "uwac": _CACHE | {"layer_norm"}}
+"""What some algorithms cannot do though they have the field."""
+WITH_BEHAVIOR = [name for name, fields in FIELDS.items() if "behavior.steps" in fields]
+WITH_MMD = [name for name, fields in FIELDS.items() if "warmup_steps" in fields]
 
 
 def everything(name: str) -> dict[str, Any]:
     """Fields that switch on whatever an algorithm can do besides its method."""
-    return {field: value for field, value in _EVERYTHING.items() if field in FIELDS[name]}
+    fields = FIELDS[name] - _REFUSED.get(name, set())
+    return {field: value for field, value in _EVERYTHING.items() if field in fields}
 
 
 def nothing(name: str) -> dict[str, Any]:
-    """Fields that leave the method alone; CQL's own warm-up would take long."""
-    return {"extras.bc_warmup_steps": 0} if name in WITH_EXTRAS else {}
+    """Fields that leave the method alone; the warm-ups of CQL and BEAR would take long."""
+    return {field: 0 for field in ("extras.bc_warmup_steps", "warmup_steps") if field in FIELDS[name]}
 
 
 bare_and_full = pytest.mark.parametrize("options", [nothing, everything])

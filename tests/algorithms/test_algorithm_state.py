@@ -8,7 +8,9 @@ import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, make_batch, make_dataset, tiny, tiny_fields
 from learners import (
+    WITH_BEHAVIOR,
     WITH_EXTRAS,
+    WITH_MMD,
     bare_and_full,
     differing,
     every_algorithm,
@@ -39,7 +41,7 @@ def test_state_holds_all_weights_all_optimizer_slots_and_all_generators(name, op
     modules, optimizers = parts(learner, nn.Module), parts(learner, torch.optim.Optimizer)
     assert "actor" in modules
     assert "actor_optimizer" in optimizers
-    assert ("behavior.optimizer" in optimizers) == name.startswith("mcq")
+    assert ("behavior.optimizer" in optimizers) == (name in WITH_BEHAVIOR)
     for attribute, module in modules.items():
         assert {f"{attribute}.{key}" for key, _ in module.named_parameters()} <= state.keys()
     for attribute, optimizer in optimizers.items():
@@ -117,8 +119,9 @@ def test_a_learner_restored_at_any_step_of_any_phase_goes_on_to_the_bit(name, op
         states.append((snapshot(straight), snapshot(sampler), random.get_state()))
         history.append((phase, update(sampler.sample(random))))
     phases = list(dict.fromkeys(phase for phase, _ in history))
-    first = ["behavior model"] if name.startswith("mcq") else []
-    expected = [*first, "bc warm-up", ""] if options is everything and name in WITH_EXTRAS else [""]
+    there = {"behavior model": WITH_BEHAVIOR, "mmd warm-up": WITH_MMD, "bc warm-up": WITH_EXTRAS}
+    before = [phase for phase, names in there.items() if name in names] if options is everything else []
+    expected = [*before, ""]
     assert phases == expected
     for done, (state, of_sampler, of_random) in enumerate(states):
         restored, sampler, random = fresh(7 + done)

@@ -52,9 +52,9 @@ def test_where_no_term_needs_a_behavior_model_it_has_no_phase(name):
 
 
 @every_algorithm
-def test_there_are_none_unless_asked_for_but_for_cqls_own_warm_up(name):
-    expected = [(WARM_UP, 40_000)] if name == "cql" else []
-    assert named(tiny(name)) == expected
+def test_there_are_none_unless_asked_for_but_for_warm_ups_that_are_the_authors_own(name):
+    own = {"cql": [(WARM_UP, 40_000)], "bear": [("mmd warm-up", 40_000)], "uwac": [("mmd warm-up", 40_000)]}
+    assert named(tiny(name)) == own.get(name, [])
 
 
 @every_with_extras
