@@ -1,6 +1,6 @@
 """CDC: Continuous Doubly Constrained batch RL (Fakoor et al., NeurIPS 2021), which ties actor and critics to the data.
 
-One step on a batch (s, a, r, s', d), several critics being one number by Q = nu min_j Q_j + (1 - nu) max_j Q_j:
+One step on a batch (s, a, r, s', d), with Q = nu min_j Q_j + (1 - nu) max_j Q_j of the critics, nu being `min_weight`:
 
     actor     minimize mean -Q(s, a~) - lam log pi(a|s),  a~ ~ pi(.|s)
     target    y = r + gamma (1 - d) max_k Q'(s', a_k),  a_1..a_n ~ pi(.|s'), the actor having made its step
@@ -25,10 +25,12 @@ import torch
 from torch import Tensor
 
 from mildly.actors import Actor, TanhGaussian, TanhGaussianActor
+from mildly.algorithms.advantage import require_log_std
 from mildly.algorithms.base import Algorithm, Metrics
-from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require, require_at_least
+from mildly.algorithms.config import DEFAULT, KEYS, SMALL, require_at_least
 from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
-from mildly.candidates import MOST_CANDIDATES, BestOfPolicy, best_of_target, mixture
+from mildly.algorithms.support import CandidateConfig
+from mildly.candidates import BestOfPolicy, best_of_target, mixture
 from mildly.data.batches import Batch
 from mildly.data.tasks import base_name
 from mildly.networks import Critics, frozen_copy, polyak_update
@@ -39,7 +41,7 @@ WEIGHTS: dict[str, list[float]] = tomllib.loads((files("mildly.algorithms") / "c
 
 
 @dataclass(frozen=True)
-class CDCConfig(ActorCriticConfig):
+class CDCConfig(CandidateConfig):
     """Hyperparameters of CDC; the defaults are its authors'."""
 
     hidden_dims: tuple[int, ...] = (256, 256, 256)
@@ -48,12 +50,10 @@ class CDCConfig(ActorCriticConfig):
     """Learning rate of the critics."""
     ensemble: int = 4
     """The number of critics."""
-    min_weight: float = 0.75
-    """nu: weight of the lowest critic; the highest has the rest."""
     num_actions: int = 15
-    """n: actions of the policy that are drawn in each state for target and penalty, of which the best counts."""
+    """n: actions drawn in each next state for the target, and in each state for the penalty; the best count."""
     candidates: int = 15
-    """Actions of the policy that are drawn to act, of which the best is taken."""
+    """Actions drawn in a state when the policy acts, of which it takes the best."""
     critic_penalty: float = 1.0
     """eta: weight of the penalty on values of the policy's actions that exceed the data's."""
     likelihood_weight: float = 1.0
@@ -67,10 +67,8 @@ class CDCConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, ensemble=1, num_actions=1, candidates=1, critic_penalty=0, likelihood_weight=0)
-        require(self.candidates <= MOST_CANDIDATES, "candidates", f"at most {MOST_CANDIDATES:,}", self.candidates)
-        require(0 <= self.min_weight <= 1, "min_weight", "in [0, 1]", self.min_weight)
-        require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
+        require_at_least(self, ensemble=1, critic_penalty=0, likelihood_weight=0)
+        require_log_std(self.log_std_min, self.log_std_max)
 
 
 class CDC(Algorithm):

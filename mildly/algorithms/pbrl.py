@@ -107,14 +107,14 @@ class PBRL(SAC):
     Config = PBRLConfig
     config: PBRLConfig
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "default": {**DEFAULT, "num_actions": 2, "ood_penalty_steps": 5_000, "ood_floor": "returns"},
+        "default": {**DEFAULT, "num_actions": 1, "ood_penalty_steps": 5_000, "ood_floor": "returns"},
         "paper": {},
         "prior": {"prior_scale": 1.0},
-        "small": {**SAC.PRESETS["small"], "num_actions": 2, "ood_penalty_steps": 1_000, "ood_floor": "returns"},
+        "small": {**SAC.PRESETS["small"], "num_actions": 1, "ood_penalty_steps": 1_000, "ood_floor": "returns"},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
         **SAC.PRESET_NOTES,
-        "default": "for data of your own: 2 OOD actions per state instead of 10, and a floor that suits any rewards",
+        "default": "for data of your own: 1 OOD action per state instead of 10, and a floor that suits any rewards",
         "paper": "as published: PBRL",
         "prior": "as published: PBRL-Prior, with random networks in the critics",
     }
