@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from mildly.algorithms import ALGORITHMS
@@ -169,6 +170,73 @@ PEERS: dict[str, Peer] = {
     ),
 }
 
+_SUPPORT: Names = {
+    **_CRITICS,
+    "behavior.hidden_dims": ("imitator_encoder_factory",),
+    "behavior.lr": ("imitator_learning_rate",),
+    "min_weight": ("lam",),
+}
+_SUPPORT_HELD = {
+    "layer_norm": False,
+    "behavior.model": "cvae",
+    "behavior.steps": None,
+    "behavior.cache": False,
+    "behavior.latent_size": None,
+    "behavior.latent_clip": 0.5,
+    "behavior.log_std_min": -4.0,
+    "behavior.log_std_max": 15.0,
+    "behavior.kl_weight": 0.25,  # of sums over dimensions, which is 0.5 of means
+}
+_SUPPORT_IDLE = ("behavior.cache_megabytes", "behavior.refresh_every")
+PEERS["bcq"] = Peer(
+    config="BCQConfig",
+    same={**_SUPPORT, "num_actions": ("n_action_samples",), "reach": ("action_flexibility",)},
+    held={**_SUPPORT_HELD, "candidates": 10},  # one number there for the target and for acting
+    idle=_SUPPORT_IDLE,
+    fixed={"n_critics": 2, "update_actor_interval": 1, "rl_start_step": 0, "beta": 0.5},
+    differences=(
+        "CVAE: where d3rlpy asks its decoder for squashed actions it gets them before tanh, and the other way round",
+        "acting: candidates are drawn anew at every call there, one seeded set for all states here",
+    ),
+)
+PEERS["bear"] = Peer(
+    config="BEARConfig",
+    same={
+        **_SUPPORT,
+        "num_actions": ("n_target_samples",),
+        "candidates": ("n_action_samples",),
+        "kernel": ("mmd_kernel",),
+        "kernel_width": ("mmd_sigma",),
+        "mmd_actions": ("n_mmd_action_samples",),
+        "mmd_threshold": ("alpha_threshold",),
+        "dual_lr": ("alpha_learning_rate",),
+    },
+    held={
+        **_SUPPORT_HELD,
+        "log_std_min": -20.0,
+        "log_std_max": 2.0,
+        "log_dual_min": -5.0,
+        "log_dual_max": 10.0,
+        "warmup_steps": 0,
+    },
+    idle=_SUPPORT_IDLE,
+    # theirs has SAC's entropy besides, which a temperature of next to 0 takes out
+    fixed={
+        "n_critics": 2,
+        "warmup_steps": 0,
+        "initial_alpha": 1.0,
+        "vae_kl_weight": 0.5,
+        "initial_temperature": 1e-12,
+        "temp_learning_rate": 0.0,
+    },
+    differences=(
+        "CVAE: as of BCQ, so that their distance compares its squashed actions with the policy's before tanh",
+        "dual variable: its rate is the actor's there, and it moves before the actor",
+        "actor: theirs climbs the critics after their step, ours as they were before it",
+        "acting: candidates are drawn anew at every call there, one seeded set for all states here",
+    ),
+)
+
 _CQL = PEERS["cql"]
 PEERS["cql-fast"] = replace(
     _CQL,
@@ -197,7 +265,7 @@ def their_arguments(name: str, config: Any, data: Dataset) -> dict[str, Any]:
     """Their arguments for a config of ours, as JSON can say them; the worker makes encoders and scalers of them."""
     arguments = dict(PEERS[name].fixed)
     for ours, theirs in PEERS[name].same.items():
-        value = getattr(config, ours)
+        value = attrgetter(ours)(config)
         if ours == "reward_scaling" and value:
             returns = data.episode_returns()
             value = [float(returns.min()), float(returns.max())]

@@ -67,7 +67,7 @@ class BEARConfig(SupportConfig):
     """Upper bound of the dual variable's logarithm."""
     warmup_steps: int = 40_000
     """Steps before the main ones in which the actor looks at the constraint alone, while the critics learn."""
-    behavior: BehaviorConfig = BehaviorConfig(kl_weight=0.25, lr=3e-4)
+    behavior: BehaviorConfig = BehaviorConfig(hidden_dims=(750, 750), lr=3e-4, kl_weight=0.25)
     """The model of the data's policy; the weight is BCQ's in sums over dimensions."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class BEAR(SupportConstrained):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "behavior.hidden_dims": (256, 256), "warmup_steps": 4_000},
         "paper": {},
-        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "warmup_steps": 1_000},
+        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "behavior.lr": 1e-3, "warmup_steps": 1_000},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
         **SupportConstrained.PRESET_NOTES,
@@ -147,8 +147,10 @@ class BEAR(SupportConstrained):
         metrics = self.update_behavior(batch)
         critic_loss, critic_metrics = self.critic_loss(batch)
         actor_loss, distance, actor_metrics = self.actor_loss(batch, climb)
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(actor_loss)  # before the critics' step, which writes over the weights it goes through
         minimize(critic_loss, self.critic_optimizer)
-        minimize(actor_loss, self.actor_optimizer)
+        self.actor_optimizer.step()
         self.dual.update(distance - c.mmd_threshold)
         polyak_update(self.target_critics, self.critics, c.tau)
         return metrics | critic_metrics | {"loss_critic": critic_loss.detach()} | actor_metrics

@@ -40,7 +40,7 @@ class CandidateConfig(ActorCriticConfig):
 class SupportConfig(CandidateConfig):
     """Hyperparameters of methods that stay where the data's policy would act."""
 
-    behavior: BehaviorConfig = BehaviorConfig(kl_weight=0.25)
+    behavior: BehaviorConfig = BehaviorConfig(hidden_dims=(750, 750), lr=1e-3, kl_weight=0.25)
     """The model of the data's policy; the weight is BCQ's in sums over dimensions."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """What the authors' own code made of given weights, batches and draws, kept as arrays so that it need not be here.
 
-A file of `authors/` has weights by the names of our state, `before.NAME` and `after.NAME`, and for each update u
+A file of `golden/` has weights by the names of our state, `before.NAME` and `after.NAME`, and for each update u
 between them a batch, `batch.u.COLUMN`, and normal numbers in the order in which we ask for them, `draw.u.i`.
 """
 
@@ -23,7 +23,7 @@ Arrays = dict[str, Tensor]
 
 def recorded(name: str) -> Arrays:
     """The arrays of one comparison."""
-    with np.load(Path(__file__).parent / "authors" / f"{name}.npz") as arrays:
+    with np.load(Path(__file__).parent / "golden" / f"{name}.npz") as arrays:
         return {key: torch.from_numpy(arrays[key]) for key in arrays.files}
 
 

@@ -34,7 +34,7 @@ def named(name, **meta):
 
 
 def test_the_baselines_that_both_have_are_compared():
-    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "cql-fast", "iql", "awac"}
+    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "cql-fast", "iql", "awac", "bcq", "bear"}
     assert set(map(peers.our_algorithm, PEERS)) < set(ALGORITHMS.values())
 
 
