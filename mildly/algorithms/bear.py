@@ -90,7 +90,7 @@ class BEAR(SupportConstrained):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "behavior.hidden_dims": (256, 256), "warmup_steps": 4_000},
         "paper": {},
-        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "behavior.lr": 1e-3, "warmup_steps": 1_000},
+        "small": {**SMALL, "behavior.hidden_dims": (128, 128), "behavior.lr": 1e-3, "warmup_steps": 0},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
         **SupportConstrained.PRESET_NOTES,
