@@ -7,10 +7,12 @@ from mildly.algorithms.base import Algorithm
 from mildly.algorithms.bc import BC
 from mildly.algorithms.bcq import BCQ
 from mildly.algorithms.bear import BEAR
+from mildly.algorithms.cdc import CDC
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.algorithms.mcq_td3 import MCQTD3
+from mildly.algorithms.pbrl import PBRL
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
 from mildly.algorithms.td3_bc import TD3BC
@@ -22,10 +24,12 @@ _OWN: dict[str, type[Algorithm]] = {
     "bc": BC,
     "bcq": BCQ,
     "bear": BEAR,
+    "cdc": CDC,
     "cql": CQL,
     "iql": IQL,
     "mcq": MCQ,
     "mcq-td3": MCQTD3,
+    "pbrl": PBRL,
     "sac": SAC,
     "td3": TD3,
     "td3-bc": TD3BC,

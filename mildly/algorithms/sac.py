@@ -84,13 +84,18 @@ class SAC(Algorithm):
     def build(self, seed: int) -> None:
         c, sizes = self.config, (self.observation_size, self.action_size)
         self.actor = TanhGaussianActor(*sizes, c.hidden_dims, c.log_std_min, c.log_std_max).to(self.device)
-        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm).to(self.device)
+        self.critics = self.make_critics().to(self.device)
         self.target_critics = frozen_copy(self.critics)
         self.log_alpha = torch.full((), math.log(c.initial_alpha), device=self.device, requires_grad=True)
         self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr)
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
         self.alpha_optimizer = self.adam(self.log_alpha, lr=c.alpha_lr)
         self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, (self.critics, self.target_critics))
+
+    def make_critics(self) -> Critics:
+        """The critics, untrained."""
+        c = self.config
+        return Critics(self.observation_size, self.action_size, c.hidden_dims, layer_norm=c.layer_norm)
 
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
@@ -130,9 +135,13 @@ class SAC(Algorithm):
 
     def update_critics(self, batch: Batch) -> Metrics:
         """One step of both critics towards y; they share no weights, so one backward pass serves both."""
-        loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
+        loss, metrics = self.critic_loss(batch)
         minimize(loss, self.critic_optimizer)
         return metrics | {"loss_critic": loss.detach()}
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The TD error, summed over critics."""
+        return td_loss(self.critics, batch, self.td_target(batch))
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:

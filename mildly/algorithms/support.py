@@ -1,4 +1,4 @@
-"""What the methods share that stay where the data's policy would act: BCQ, BEAR and UWAC.
+"""What the methods share that stay where the data's policy would act: BCQ, BEAR and UWAC, and in part CDC.
 
 A CVAE of the data's actions is trained beside the rest, in every step, or before it (`behavior.steps`). Targets and
 actions are the best of candidates (`mildly/candidates.py`).
@@ -27,7 +27,7 @@ class CandidateConfig(ActorCriticConfig):
     candidates: int = 100
     """Actions drawn in a state when the policy acts, of which it takes the best."""
     min_weight: float = 0.75
-    """Weight of the lowest critic in the target; the highest has the rest."""
+    """Weight of the lowest critic where several are one number, as in the target; the highest has the rest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
