@@ -300,8 +300,8 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
     if layers > len(found):
         raise ValueError(f"{layers} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
     for name, expected in get_type_hints(ACTORS[kind].__init__).items():
-        number = expected in (float, float | None) and spec.get(name) is not None
-        if number and not math.isfinite(spec[name]):
+        optional = expected == float | None and spec.get(name) is None
+        if name in spec and expected in (float, float | None) and not optional and not math.isfinite(spec[name]):
             raise ValueError(f"{name} is {spec[name]}")
     with torch.device("meta"):  # shapes without memory
         planned = {name: tuple(tensor.shape) for name, tensor in ACTORS[kind](**spec).state_dict().items()}

@@ -183,15 +183,15 @@ def resume(
         trust_env(env)
     asked = _Asked(None if env is None else Simulator.of(env), tuple(callbacks), quiet)
     training = _Training(run, plan, config, data, asked)
-    before = run.evaluations()
-    if before and training.simulator is None and plan.env is None:
-        training.notes.append(
-            f"not evaluated any more: '{before[-1]['env_id']}' was given in Python. Give it again: "
-            "mildly.resume(path, env=...)"
-        )
     with run.locked():
         run.check_own()
         training.trainer.restore()
+        before = run.evaluations()  # without what was written after the checkpoint
+        if before and training.simulator is None and plan.env is None:
+            training.notes.append(
+                f"not evaluated any more: '{before[-1]['env_id']}' was given in Python. Give it again: "
+                "mildly.resume(path, env=...)"
+            )
         if plan != begun:
             run.write_plan(plan)
         return training.run_to_end()

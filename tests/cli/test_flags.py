@@ -162,7 +162,7 @@ def test_a_table_is_opened_once(algorithm: str, check: str, tmp_path: Path, monk
     lengths = [8, 13, 9, 11, 7, 12] * 4
     steps = [(episode, step == length - 1) for episode, length in enumerate(lengths) for step in range(length)]
     rows = "".join(
-        f"{episode},{i * 7 % 31},{i * 5 % 3 - 1},{i % 5},{int(end)}\n" for i, (episode, end) in enumerate(steps)
+        f"{episode},{i * 7 % 31},{i * 5 % 11 / 5 - 1},{i % 5},{int(end)}\n" for i, (episode, end) in enumerate(steps)
     )
     table = tmp_path / "log.csv"
     table.write_text(f"episode,obs,action,reward,terminated\n{rows}")
