@@ -41,7 +41,7 @@ class BehaviorConfig:
 
     def __post_init__(self) -> None:
         if self.model not in BEHAVIOR_MODELS:
-            _require(False, "model", " or ".join(map(repr, BEHAVIOR_MODELS)), repr(self.model))
+            _require(False, "model", f"one of {', '.join(BEHAVIOR_MODELS)}", self.model)
         _require(self.kl_weight >= 0, "kl_weight", "at least 0", self.kl_weight)
         for name in ("latent_size", "steps", "refresh_every"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1", getattr(self, name))

@@ -121,7 +121,7 @@ def test_a_batch_of_no_transitions_is_refused(name):
         ({"batch_size": True}, "batch_size must be a whole number, got True"),
         ({"lamb": 0.5}, "unknown hyperparameter 'lamb'. Did you mean 'lam'"),
         ({"behavior.steps": 2.5}, "behavior.steps must be a whole number or None, got 2.5"),
-        ({"behavior": {"model": "oracle"}}, "behavior.model must be 'cvae' or 'cgan' or 'flow', got 'oracle'"),
+        ({"behavior": {"model": "oracle"}}, "behavior.model must be one of cvae, cgan, flow, got oracle"),
         ({"behavior": {"step": 3}}, "unknown hyperparameter 'behavior.step'. Did you mean 'behavior.steps'"),
         ({"behavior": "flow"}, "unknown hyperparameter 'behavior'"),
         ({"extras.return_mx": 0.1}, "unknown hyperparameter 'extras.return_mx'. Did you mean 'extras.return_mix'"),
