@@ -12,7 +12,6 @@ observation, whatever else is in the batch. Asked for a draw, it draws its candi
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -51,6 +50,8 @@ class BestOf(Actor):
     """Draws candidates in each state and takes the one with the highest value."""
 
     critics: Critics
+    policy: TanhGaussianActor
+    """Whose draws the candidates are, unless a kind proposes others."""
 
     def __init__(
         self, observation_size: int, action_size: int, hidden_dims: Sequence[int], candidates: int, **more: Any
@@ -59,13 +60,14 @@ class BestOf(Actor):
         super().__init__(observation_size, action_size, hidden_dims, candidates=candidates, **more)
         self.candidates = candidates
 
-    @abstractmethod
     def noise_size(self) -> int:
         """How many normal numbers a candidate needs."""
+        return int(self.spec["action_size"])
 
-    @abstractmethod
     def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Candidates, (batch, n, a), from noise, (batch or 1, n, numbers)."""
+        """Candidates, (batch, n, a), from noise, (batch or 1, n, numbers); here the policy's draws."""
+        pi: TanhGaussian = self.policy(observations)
+        return pi.before_tanh(noise).tanh()
 
     def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
         """What decides, (batch, n); here the first critic. A critic that is random draws from the generator."""
@@ -127,12 +129,6 @@ class BestOfPolicy(BestOf):
         made.policy, made.critics = policy, critics
         return made
 
-    def noise_size(self) -> int:
-        return int(self.spec["action_size"])
-
-    def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
-        return _policy_draws(self.policy, observations, noise)
-
     def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.min_weight is None:
             return super().value(observations, candidates, generator)
@@ -184,12 +180,6 @@ class BestOfUncertain(BestOf):
             )
         made.policy, made.critics = policy, critics.first()
         return made
-
-    def noise_size(self) -> int:
-        return int(self.spec["action_size"])
-
-    def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
-        return _policy_draws(self.policy, observations, noise)
 
     def value(self, observations: Tensor, candidates: Tensor, generator: torch.Generator | None) -> Tensor:
         return self.critics.moments(observations, candidates, self.passes, generator).mean[0]
@@ -262,11 +252,6 @@ class BestOfBehavior(BestOf):
         decoded = self.decoder(torch.cat([states, latents.expand(len(states), -1, -1)], dim=-1)).tanh()
         actions: Tensor = self.perturbation(states, decoded)
         return actions
-
-
-def _policy_draws(policy: TanhGaussianActor, observations: Tensor, noise: Tensor) -> Tensor:
-    pi: TanhGaussian = policy(observations)
-    return pi.before_tanh(noise).tanh()
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
