@@ -72,7 +72,7 @@ class Theirs:
         self.messages = folder / "messages"
         with self.messages.open("w") as messages:
             self.process = subprocess.Popen(
-                [str(python), "-W", "ignore", str(WORKER)],
+                [str(python.absolute()), "-W", "ignore", str(WORKER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=messages,

@@ -50,7 +50,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
             yield unfinished
             with unfinished.open("rb+") as file:
                 os.fsync(file.fileno())
-            unfinished.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
             os.replace(unfinished, path)
             sync_folder(path.parent)  # the new name, too, survives a loss of power
     except BaseException:
@@ -243,13 +242,6 @@ def plain_name(name: str) -> str:
     """A name as one component of a path: no separators, no leading dots, nothing but word characters and `.+,=-`."""
     cleaned = re.sub(r"[^\w.+,=-]", "_", name).lstrip(".")
     return cleaned.encode()[:150].decode(errors="ignore") or "_"  # file systems count bytes
-
-
-def _umask() -> int:
-    """The process's mask for new files, which can be read only by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def writable(path: str | os.PathLike[str]) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save as as_bytes
 from torch import Tensor
 
 from mildly.action_space import UNKNOWN, ActionSpace
@@ -217,7 +217,7 @@ class Policy:
         description = json.loads(json.dumps(description))
         before = [sha256(folder / WEIGHTS)] if (folder / WEIGHTS).exists() else []
         with atomic_write(folder / WEIGHTS) as unfinished:
-            save_file(weights, unfinished)
+            unfinished.write_bytes(as_bytes(weights))  # its own writing would leave a second file after a crash
             hashes = [sha256(unfinished)]
             # The description comes first and allows the weights before, so that a crash between the two harms nothing.
             write_json(folder / DESCRIPTION, {**description, "weights_sha256": hashes + before})

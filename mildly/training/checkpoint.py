@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as as_bytes
 from torch import Tensor
 
 from mildly.errors import MildlyError
@@ -34,7 +34,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     header["digest"] = _digest(stored, header["facts"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as unfinished:
-        save_file(stored, unfinished, metadata=header)
+        # safetensors' own writing makes a second temporary file, which a crash would leave behind
+        unfinished.write_bytes(as_bytes(stored, header))
         _keep_previous(path)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from safetensors import SafetensorError
 
 from mildly.errors import MildlyError
+from mildly.files import atomic_write
 from mildly.run import OtherFormat
 from mildly.training import checkpoint
 
@@ -139,13 +142,14 @@ def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyt
     checkpoint.save(path, TENSORS, FACTS)
     before = path.read_bytes()
 
-    def half(tensors: object, place: Path, metadata: object) -> None:
-        place.write_bytes(b"half of one")
-        raise SafetensorError("no room")
+    def half(place: Path, content: bytes) -> None:
+        with place.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", half)
-        with pytest.raises(SafetensorError):
+        patch.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match="No space"):
             checkpoint.save(path, {"weights": torch.zeros(9)}, {"step": 8})
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.safetensors"]
@@ -153,3 +157,20 @@ def test_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert checkpoint.load(path)[1] == {"step": 8}
     assert checkpoint.previous(path).read_bytes() == before
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [checkpoint.previous(path).name, path.name]
+
+
+def test_writing_makes_no_second_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash would leave one behind whose name tells nobody that it may be removed."""
+    files: list[int] = []
+
+    @contextmanager
+    def watched(path: Path) -> Iterator[Path]:
+        with atomic_write(path) as unfinished:
+            files.append(unfinished.stat().st_ino)
+            yield unfinished
+            files.append(unfinished.stat().st_ino)
+
+    monkeypatch.setattr(checkpoint, "atomic_write", watched)
+    checkpoint.save(tmp_path / "checkpoint.safetensors", TENSORS, FACTS)
+    first, last = files
+    assert first == last
