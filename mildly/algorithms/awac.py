@@ -84,6 +84,7 @@ class AWAC(Algorithm):
 
     Config = AWACConfig
     config: AWACConfig
+    extras: ActorCriticExtras
     actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "actor_hidden_dims": (256, 256)},
@@ -174,4 +175,4 @@ class AWAC(Algorithm):
     def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
         log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
-        return -log_prob.mean()
+        return self.extras.mean_loss(-log_prob, batch)

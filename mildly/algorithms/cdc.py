@@ -168,4 +168,4 @@ class CDC(Algorithm):
     def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
         log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
-        return -log_prob.mean()
+        return self.extras.mean_loss(-log_prob, batch)

@@ -11,6 +11,9 @@ The data show what each action was followed by, its discounted return G. By defa
                   of rewards and ends, so that no method knows of it.
     bc_warmup_steps   a phase in which the actor clones the data's actions while the critics learn, so that it begins
                   to climb when they know a slope.
+    bc_preference   p: warm-up and anchor clone what went well. A transition counts by exp(p z), z being how many
+                  standard deviations the return of its episode lies above the mean. Where a good and a poor policy
+                  have logged, a clone of both is neither.
     policy_ema    the policy that acts is a running average of the actor.
 
     bc_weight     an anchor: the actor's loss has a cloning term as well, in units of how much G differs between the
@@ -40,6 +43,7 @@ from mildly.state import Stateful
 
 Metrics = dict[str, Tensor]
 _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as several
+_FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 
 
 class Phase(NamedTuple):
@@ -67,6 +71,9 @@ class Extras:
     """Which episodes' returns are mixed: of all, or of those alone that terminate, whose returns are exact."""
     bc_warmup_steps: int = 0
     """Steps before the main ones in which the actor clones the data's actions while the critics learn."""
+    bc_preference: float = 0.0
+    """How much cloning prefers episodes with high returns: one whose return lies a standard deviation above another's
+    counts exp of this times as much. 0 is none, 1 suits most data."""
     policy_ema: float | None = None
     """If given, the policy that acts is a running average of the actor, which follows it at this rate. In the first
     1 / policy_ema steps it is the mean of all actors so far."""
@@ -76,6 +83,7 @@ class Extras:
         known = self.return_mix_ends in ("all", "terminated")
         require(known, "extras.return_mix_ends", "'all' or 'terminated'", self.return_mix_ends)
         require(self.bc_warmup_steps >= 0, "extras.bc_warmup_steps", "at least 0", self.bc_warmup_steps)
+        require(0 <= self.bc_preference <= 10, "extras.bc_preference", "in [0, 10]", self.bc_preference)
         average = self.policy_ema
         require(average is None or 0 < average <= 1, "extras.policy_ema", "in (0, 1]", average)
 
@@ -96,12 +104,13 @@ class AnchoredExtras(Extras):
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
-    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "unit"})
+    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "unit", "preferences"})
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
         """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
         self.config, self.gamma, self.values = config, gamma, values
         self.unit = torch.zeros(())  # of the anchor, known when the data are
+        self.preferences: Tensor | None = None  # what each row of the data counts in cloning, on average 1
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.steps = 0
 
@@ -109,12 +118,15 @@ class ActorCriticExtras(Stateful):
         """Bring the values to the level of the data's returns; the columns in which returns are mixed, if asked for."""
         c = self.config
         anchored = isinstance(c, AnchoredExtras) and c.bc_weight
-        if not (c.level_start or c.return_mix or anchored):
+        if not (c.level_start or c.return_mix or c.bc_preference or anchored):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = Returns.of(scaled, self.gamma, device)
-        if anchored:
-            self.unit = returns.spread(pieces(scaled, round(_PIECE / (1 - self.gamma))))
+        if c.bc_preference or anchored:
+            self.unit, above = returns.between(pieces(scaled, round(_PIECE / (1 - self.gamma))))
+            if c.bc_preference:
+                counts = (c.bc_preference * above.clamp(-_FAR, _FAR)).exp()
+                self.preferences = counts / counts.mean()
         if c.level_start:
             for network in self.values:
                 list(network.parameters())[-1].data.fill_(returns.level())
@@ -134,6 +146,15 @@ class ActorCriticExtras(Stateful):
 
         steps = self.config.bc_warmup_steps
         return [Phase("bc warm-up", steps, step, "extras.bc_warmup_steps")] if steps else []
+
+    def mean_loss(self, losses: Tensor, batch: Batch) -> Tensor:
+        """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for.
+
+        Transitions that are no rows of the data all count alike.
+        """
+        if self.preferences is not None and len(batch.rows):
+            losses = losses * self.preferences[batch.rows]
+        return losses.mean()
 
     def anchor(self, bc_loss: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         """The term of the actor's loss: a cloning loss in units of the spread of returns between episodes.

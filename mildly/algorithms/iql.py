@@ -90,6 +90,7 @@ class IQL(Algorithm):
 
     Config = IQLConfig
     config: IQLConfig
+    extras: ActorCriticExtras
     actor: GaussianActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "decay_steps": None, "reward_scaling": True},
@@ -190,7 +191,7 @@ class IQL(Algorithm):
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions."""
-        return -self.distribution(batch.observations).log_prob(batch.actions).mean()
+        return self.extras.mean_loss(-self.distribution(batch.observations).log_prob(batch.actions), batch)
 
     def distribution(self, observations: Tensor) -> Gaussian:
         """The actor's distribution in training, with dropout."""

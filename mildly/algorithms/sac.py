@@ -170,4 +170,4 @@ class SAC(Algorithm):
     def bc_loss(self, batch: Batch) -> Tensor:
         """The negative log-likelihood of the data's actions; those at a bound are taken to be near it."""
         log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions, self.CLONING_MARGIN)
-        return -log_prob.mean()
+        return self.extras.mean_loss(-log_prob, batch)

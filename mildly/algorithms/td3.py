@@ -135,4 +135,4 @@ class TD3(Algorithm):
     def bc_loss(self, batch: Batch) -> Tensor:
         """The squared distance to the data's actions."""
         distances: Tensor = (self.actor(batch.observations) - batch.actions).square().sum(-1)
-        return distances.mean()
+        return self.extras.mean_loss(distances, batch)

@@ -37,14 +37,19 @@ class Returns(NamedTuple):
         """Their weighted mean."""
         return (self.value * self.weight).sum() / self.weight.sum()
 
-    def spread(self, pieces: Array) -> Tensor:
-        """Standard deviation between pieces of the data, which are numbered, of their mean returns."""
+    def between(self, pieces: Array) -> tuple[Tensor, Tensor]:
+        """How the mean returns of pieces of the data differ; `pieces` numbers the piece of each row.
+
+        Returns:
+            Their standard deviation, and for each row how many of these its piece lies above the mean.
+        """
         device, zeros = self.value.device, torch.zeros(int(pieces.max()) + 1)
         piece = torch.from_numpy(pieces).to(device)
         weight = zeros.to(device).index_add(0, piece, self.weight)
         total = zeros.to(device).index_add(0, piece, self.value * self.weight)
         off = total / weight - self.level()
-        return ((weight * off.square()).sum() / weight.sum()).sqrt()
+        spread = ((weight * off.square()).sum() / weight.sum()).sqrt()
+        return spread, (off / spread.clamp(min=torch.finfo(spread.dtype).tiny))[piece]
 
     def mixed(
         self, rewards: Tensor, terminated: Tensor, mix: float, *, terminated_only: bool = False

@@ -39,6 +39,7 @@ _EVERYTHING = {
     "extras.return_mix": 0.2,
     "extras.bc_warmup_steps": 3,
     "extras.bc_weight": 0.5,
+    "extras.bc_preference": 1.0,
     "extras.policy_ema": 0.3,
     "behavior.steps": 2,
     "behavior.cache": True,

@@ -16,6 +16,7 @@ from mildly.data.batches import Buffer
 from mildly.data.returns import discounted_returns
 
 LEVEL, MIX, ANCHOR, AVERAGE = "extras.level_start", "extras.return_mix", "extras.bc_weight", "extras.policy_ema"
+PREFERENCE = "extras.bc_preference"
 
 
 # The level
@@ -220,6 +221,42 @@ def test_an_anchor_holds_the_actor_nearer_to_the_data(name):
             learner.step(batch_of(step))
         distances.append(learner.bc_loss(batch_of(99, rows=60)).item())
     assert distances[1] < distances[0] - 0.01
+
+
+# What went well counts more in cloning
+
+
+def counted(row: int) -> float:
+    """exp(2 z) of the row's episode, z by a slow rule."""
+    value, weight = discounted_returns(DATA, 0.9)
+    level = np.average(value, weights=weight)
+    off = [np.average(value[each], weights=weight[each]) - level for each in DATA.episodes()]
+    squares = sum(weight[each].sum() * far**2 for each, far in zip(DATA.episodes(), off, strict=True))
+    spread = np.sqrt(squares / weight.sum())
+    (own,) = (far for each, far in zip(DATA.episodes(), off, strict=True) if each.start <= row < each.stop)
+    return float(np.exp(2 * np.clip(own / spread, -3, 3)))
+
+
+@every_with_extras
+def test_cloning_counts_an_episode_by_its_return_if_asked_for(name):
+    learner, plain = starting(name, **{PREFERENCE: 2.0}), starting(name)
+    counts = np.array([counted(row) for row in range(len(DATA))])
+    assert counts.max() > 2 * counts.min()
+    for row in (0, 7, len(DATA) - 1):
+        batch = drawn_by(learner)._replace(rows=torch.full((12,), row))
+        learner.generator.manual_seed(0), plain.generator.manual_seed(0)  # of dropout
+        got, alike = learner.bc_loss(batch), plain.bc_loss(batch)
+        assert got.item() == pytest.approx(alike.item() * counts[row] / counts.mean(), rel=1e-4)
+    assert not any("preferences" in key for key in learner.state_dict())
+
+
+@every_with_extras
+def test_transitions_that_are_no_rows_of_the_data_count_alike_in_cloning(name):
+    learner, plain = starting(name, **{PREFERENCE: 2.0}), starting(name)
+    batch = make_batch()
+    assert not len(batch.rows)
+    learner.generator.manual_seed(0), plain.generator.manual_seed(0)
+    assert torch.equal(learner.bc_loss(batch), plain.bc_loss(batch))
 
 
 # The average
