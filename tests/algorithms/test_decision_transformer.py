@@ -1,4 +1,4 @@
-"""The Decision Transformer: its loss, its learning rate, what it aims at, its policy in Python and on the command line."""
+"""The Decision Transformer: its loss, its learning rate, what it aims at, its policy in Python and as a command."""
 
 from __future__ import annotations
 
