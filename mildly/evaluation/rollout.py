@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mildly.data.dataset import Array, Meta, normalized_score
 from mildly.environments import Environment, Simulator
 from mildly.errors import MildlyError
-from mildly.policy import ActingPolicy, Policy
+from mildly.policy import Policy
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -25,6 +25,15 @@ class Acts(Protocol):
 
     def act(self, observations: Array) -> Array:
         """Actions (n, a) for observations (n, o)."""
+        ...
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """Anything that remembers its episodes, as a `Policy` may: what it gives acts, and is told the rewards."""
+
+    def start(self, episodes: int, **options: Any) -> Any:
+        """So many episodes side by side, with `act(observations, rows)` and `observe(rewards, rows)`."""
         ...
 
 
@@ -73,7 +82,7 @@ class Evaluation:
 
 
 def rollout(
-    policy: Acts | Policy,
+    policy: Acts | Starts,
     meta: Meta,
     *,
     env: Environment | Simulator | None = None,
@@ -117,7 +126,7 @@ def rollout(
 
 
 def _play(
-    policy: Acts | Policy,
+    policy: Acts | Starts,
     simulator: Simulator,
     seeds: Sequence[int],
     progress: Callable[[int], None] | None,
@@ -129,9 +138,8 @@ def _play(
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
-        acting: ActingPolicy | _Memoryless = _Memoryless(policy)
-        if isinstance(policy, Policy):
-            acting = policy.start(episodes, unseen="ignore", **conditions)
+        options = {"unseen": "ignore", **conditions}
+        acting = policy.start(episodes, **options) if isinstance(policy, Starts) else _Memoryless(policy)
         running, rewards = list(range(episodes)), np.zeros(episodes)
         while running:
             actions = acting.act(observations[running], running)
