@@ -10,6 +10,7 @@ from typing import Any
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.config import make_config
+from mildly.algorithms.decision_transformer import target_and_scale
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
 
@@ -237,6 +238,33 @@ PEERS["bear"] = Peer(
     ),
 )
 
+PEERS["decision-transformer"] = Peer(
+    config="DecisionTransformerConfig",
+    same={
+        **_ANY,
+        "context": ("context_size",),
+        "width": ("encoder_factory",),
+        "layers": ("num_layers",),
+        "heads": ("num_heads",),
+        "activation": ("activation_type",),
+        "dropout": ("attn_dropout", "resid_dropout", "embed_dropout"),
+        "max_timesteps": ("max_timestep",),
+        "actor_lr": ("learning_rate",),
+        # the worker makes an optimizer, a scaler and a target of these
+        "lr_warmup_steps": ("warmup_steps",),
+        "weight_decay": ("weight_decay",),
+        "max_gradient_norm": ("clip_grad_norm",),
+        "return_scale": ("return_scale",),
+        "target_return": ("target_return",),
+    },
+    held={},
+    differences=(
+        "loss: theirs is a sum over action dimensions and a mean over padded steps too, ours a mean of what there is",
+        "initial weights: of the timesteps' embedding N(0, 0.02) there, N(0, 1) here, as the authors'",
+        "normalization of tokens adds 0.003 to variances there, 1e-5 here; timesteps begin at 1 in their acting",
+    ),
+)
+
 _CQL = PEERS["cql"]
 PEERS["cql-fast"] = replace(
     _CQL,
@@ -269,6 +297,8 @@ def their_arguments(name: str, config: Any, data: Dataset) -> dict[str, Any]:
         if ours == "reward_scaling" and value:
             returns = data.episode_returns()
             value = [float(returns.min()), float(returns.max())]
+        if ours in ("target_return", "return_scale"):
+            value = dict(zip(("target_return", "return_scale"), target_and_scale(data, config), strict=True))[ours]
         value = list(value) if isinstance(value, tuple) else value
         for argument in theirs:
             if arguments.setdefault(argument, value) != value:

@@ -5,6 +5,8 @@
     {"do": "build", "config": NAME, "arguments": {...}, "seed": 0}    an algorithm, ready to learn
     {"do": "steps", "count": N, "fit": false}              gradient steps, timed
     {"do": "act", "observations": [[...], ...]}            the policy's deterministic actions
+    {"do": "begin", "episodes": N}                         episodes of a policy that remembers them; `act` then takes
+                                                           "rows", which of them are meant, and "rewards", their last
 
 An answer is an object, with the key `error` where something went wrong.
 """
@@ -24,8 +26,14 @@ import numpy as np
 import torch
 from d3rlpy.logging import NoopAdapterFactory  # type: ignore[import-not-found]
 from d3rlpy.models.encoders import VectorEncoderFactory  # type: ignore[import-not-found]
-from d3rlpy.optimizers import AdamFactory, CosineAnnealingLRFactory  # type: ignore[import-not-found]
+from d3rlpy.optimizers import (  # type: ignore[import-not-found]
+    AdamFactory,
+    AdamWFactory,
+    CosineAnnealingLRFactory,
+    WarmupSchedulerFactory,
+)
 from d3rlpy.preprocessing import (  # type: ignore[import-not-found]
+    MultiplyRewardScaler,
     ReturnBasedRewardScaler,
     StandardObservationScaler,
 )
@@ -40,6 +48,9 @@ class Worker:
         self.buffer: Any = None
         self.observations = np.empty((0, 0), np.float32)
         self.algorithm: Any = None
+        self.trajectories: Any = None
+        self.target = 0.0
+        self.episodes: list[Any] = []
 
     def versions(self) -> dict[str, Any]:
         """What is installed here."""
@@ -53,12 +64,17 @@ class Worker:
         self.observations = data["observations"]
         buffer = d3rlpy.dataset.InfiniteBuffer()
         self.buffer = d3rlpy.dataset.ReplayBuffer(buffer, episodes=episodes_of(data))
+        whole = episodes_of(data, following=False)
+        self.trajectories = d3rlpy.dataset.ReplayBuffer(d3rlpy.dataset.InfiniteBuffer(), episodes=whole)
         return {"transitions": self.buffer.transition_count}
 
     def build(self, config: str, arguments: dict[str, Any], seed: int) -> dict[str, Any]:
         """An algorithm with new weights; the answer is its whole config, as d3rlpy itself writes it."""
         d3rlpy.seed(seed)
+        self.target = arguments.pop("target_return", 0.0)
         given = {name: self.argument(name, value) for name, value in arguments.items()}
+        if "context_size" in given:
+            given = of_transformer(given)
         made = getattr(d3rlpy.algos, config)(**given)
         self.algorithm = made.create(device=False)
         self.algorithm.build_with_dataset(self.buffer)
@@ -66,6 +82,8 @@ class Worker:
 
     def argument(self, name: str, value: Any) -> Any:
         """What JSON cannot say: encoders from widths, scalers, and an optimizer whose rate decays."""
+        if name.endswith("encoder_factory") and isinstance(value, int):  # a linear embedding
+            return VectorEncoderFactory(hidden_units=[value], exclude_last_activation=True)
         if name.endswith("encoder_factory"):
             return VectorEncoderFactory(hidden_units=value, activation="relu")
         if name.endswith("optim_factory"):
@@ -82,9 +100,11 @@ class Worker:
     def steps(self, count: int, fit: bool) -> dict[str, Any]:
         """Gradient steps: batches from its own buffer and its own `update`, or the whole of its public `fit`."""
         wall, processor = time.perf_counter(), time.process_time()
+        config = self.algorithm.config
+        windows = hasattr(config, "context_size")
         if fit:
             self.algorithm.fit(
-                self.buffer,
+                self.trajectories if windows else self.buffer,
                 n_steps=count,
                 n_steps_per_epoch=count,
                 logger_adapter=NoopAdapterFactory(),
@@ -92,31 +112,57 @@ class Worker:
             )
         else:
             for _ in range(count):
-                self.algorithm.update(self.buffer.sample_transition_batch(self.algorithm.config.batch_size))
+                if windows:
+                    batch = self.trajectories.sample_trajectory_batch(config.batch_size, config.context_size)
+                else:
+                    batch = self.buffer.sample_transition_batch(config.batch_size)
+                self.algorithm.update(batch)
         return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
 
-    def act(self, observations: list[list[float]]) -> dict[str, Any]:
+    def begin(self, episodes: int) -> dict[str, Any]:
+        """Episodes side by side of a policy that remembers them."""
+        self.episodes = [self.algorithm.as_stateful_wrapper(self.target) for _ in range(episodes)]
+        return {}
+
+    def act(
+        self, observations: list[list[float]], rows: list[int] | None = None, rewards: list[float] | None = None
+    ) -> dict[str, Any]:
         """The deterministic actions, in [-1, 1]."""
-        return {"actions": self.algorithm.predict(np.asarray(observations, np.float32)).tolist()}
+        states = np.asarray(observations, np.float32)
+        if rows is None or rewards is None:
+            return {"actions": self.algorithm.predict(states).tolist()}
+        episodes = [self.episodes[row] for row in rows]
+        asked = zip(episodes, states, rewards, strict=True)
+        return {"actions": [episode.predict(state, reward).tolist() for episode, state, reward in asked]}
 
 
-def episodes_of(data: dict[str, Any]) -> list[Any]:
+def of_transformer(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with an optimizer and a scaler of returns made of those numbers that are none of d3rlpy's."""
+    own = {name: given.pop(name) for name in ("warmup_steps", "weight_decay", "clip_grad_norm", "return_scale")}
+    warm_up = WarmupSchedulerFactory(warmup_steps=own["warmup_steps"])
+    rates = {"weight_decay": own["weight_decay"], "clip_grad_norm": own["clip_grad_norm"]}
+    scaler = MultiplyRewardScaler(multiplier=1 / own["return_scale"])
+    return {**given, "optim_factory": AdamWFactory(**rates, lr_scheduler_factory=warm_up), "reward_scaler": scaler}
+
+
+def episodes_of(data: dict[str, Any], following: bool = True) -> list[Any]:
     """Episodes in d3rlpy's form, which have exactly the transitions of the data.
 
     d3rlpy keeps the observations of an episode and takes the next one of a step from the step after it, so that it
     would drop the last transition before a time-out. A further row that holds only the observation after it keeps that
-    transition; the row itself is never drawn. Where the data skip a step, an episode is cut in the same way.
+    transition; the row itself is never drawn. Where the data skip a step, an episode is cut in the same way. Windows of
+    trajectories would show that row, so that they are cut from episodes that do not have it (`following=False`).
     """
-    observations, following = data["observations"], data["next_observations"]
+    observations, after = data["observations"], data["next_observations"]
     ends = data["terminated"] | data["truncated"]
-    ends[:-1] |= (following[:-1] != observations[1:]).any(axis=1)
+    ends[:-1] |= (after[:-1] != observations[1:]).any(axis=1)
     ends[-1] = True
     episodes, start = [], 0
     for end in np.flatnonzero(ends) + 1:
         rows, terminated = slice(start, end), bool(data["terminated"][end - 1])
         parts = [observations[rows], data["actions"][rows], data["rewards"][rows, None]]
-        if not terminated:
-            last = [following[end - 1], np.zeros_like(data["actions"][0]), np.zeros(1, np.float32)]
+        if following and not terminated:
+            last = [after[end - 1], np.zeros_like(data["actions"][0]), np.zeros(1, np.float32)]
             parts = [np.concatenate([part, row[None]]) for part, row in zip(parts, last, strict=True)]
         episodes.append(d3rlpy.dataset.Episode(*parts, terminated=terminated))
         start = int(end)
@@ -130,7 +176,7 @@ def main() -> None:
     torch.set_num_threads(1)
     worker = Worker()
     tasks: dict[str, Callable[..., dict[str, Any]]] = {
-        name: getattr(worker, name) for name in ("versions", "load", "build", "steps", "act")
+        name: getattr(worker, name) for name in ("versions", "load", "build", "steps", "begin", "act")
     }
     for line in sys.stdin:
         request = json.loads(line)

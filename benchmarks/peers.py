@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from mildly.data.dataset import FIELDS, Array, Dataset, Meta
 from mildly.data.registry import load_dataset
 from mildly.environments import stored_action_space
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import Acts, rollout
+from mildly.evaluation.rollout import Acts, Starts, rollout
 from mildly.files import atomic_write
 from mildly.run import versions
 
@@ -123,9 +124,44 @@ class TheirPolicy:
 
     def act(self, observations: Array) -> Array:
         """Deterministic actions."""
-        actions = np.asarray(self.theirs.ask("act", observations=observations.tolist())["actions"], np.float32)
-        space = self.meta.action_space
-        return actions if space is None else space.clip(space.from_unit(actions))
+        return in_units(self.theirs.ask("act", observations=observations.tolist())["actions"], self.meta)
+
+
+@dataclass(frozen=True)
+class TheirTransformer:
+    """The same for a policy that remembers its episodes and is told their rewards."""
+
+    theirs: Theirs
+    meta: Meta
+
+    def start(self, episodes: int, **_conditions: Any) -> TheirEpisodes:
+        """Episodes that begin now."""
+        self.theirs.ask("begin", episodes=episodes)
+        return TheirEpisodes(self.theirs, self.meta, np.zeros(episodes))
+
+
+@dataclass(frozen=True)
+class TheirEpisodes:
+    """Its episodes side by side, with the last reward of each."""
+
+    theirs: Theirs
+    meta: Meta
+    rewards: Array
+
+    def act(self, observations: Array, rows: Sequence[int]) -> Array:
+        """Deterministic actions."""
+        told = {"rows": list(rows), "rewards": self.rewards[list(rows)].tolist()}
+        return in_units(self.theirs.ask("act", observations=observations.tolist(), **told)["actions"], self.meta)
+
+    def observe(self, rewards: Array, rows: Sequence[int]) -> None:
+        """Kept until the next action is asked for."""
+        self.rewards[list(rows)] = rewards
+
+
+def in_units(actions: list[list[float]], meta: Meta) -> Array:
+    """Actions in [-1, 1] in the environment's units."""
+    found, space = np.asarray(actions, np.float32), meta.action_space
+    return found if space is None else space.clip(space.from_unit(found))
 
 
 def open_data(source: str) -> Dataset:
@@ -150,7 +186,8 @@ def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.
         for side in ("ours", "theirs") if i % 2 == 0 else ("theirs", "ours"):  # neither is always the first
             taken = ours.steps(count) if side == "ours" else theirs.ask("steps", count=count, fit=args.fit)
             rounds[side].append({"steps": count, **{key: round(value, 5) for key, value in taken.items()}})
-    policies: dict[str, Acts] = {"ours": ours.learner.policy(data.meta), "theirs": TheirPolicy(theirs, data.meta)}
+    kind = TheirTransformer if name == "decision-transformer" else TheirPolicy
+    policies: dict[str, Acts | Starts] = {"ours": ours.learner.policy(data.meta), "theirs": kind(theirs, data.meta)}
     sides: dict[str, Any] = {}
     for side, policy in policies.items():
         result = rollout(policy, data.meta, episodes=args.episodes, seed=seed)

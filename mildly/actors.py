@@ -110,9 +110,12 @@ class Actor(nn.Module):
 
     kind: ClassVar[str]
 
-    def __init__(self, observation_size: int, action_size: int, hidden_dims: Sequence[int], **more: Any) -> None:
+    def __init__(
+        self, observation_size: int, action_size: int, hidden_dims: Sequence[int] | None = None, **more: Any
+    ) -> None:
         super().__init__()
-        sizes = {"observation_size": observation_size, "action_size": action_size, "hidden_dims": list(hidden_dims)}
+        sizes: dict[str, Any] = {"observation_size": observation_size, "action_size": action_size}
+        sizes |= {} if hidden_dims is None else {"hidden_dims": list(hidden_dims)}
         self.spec: dict[str, Any] = {**sizes, **more}
 
     def act(self, observations: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:

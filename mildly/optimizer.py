@@ -23,7 +23,7 @@ class _Slots(NamedTuple):
 
 
 class Adam(torch.optim.Adam):
-    """torch's fused Adam, to the bit.
+    """torch's fused Adam or AdamW, to the bit.
 
     torch's own `step` sorts its tensors by device anew each time and counts for each of them, which with small networks
     takes longer than the kernel. Here lists are kept, and parameters that always step together have one count.
@@ -36,8 +36,11 @@ class Adam(torch.optim.Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        decoupled: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay, fused=True)
+        """As torch's. With `decoupled` weights decay by themselves instead of by their gradient: AdamW."""
+        super().__init__(parameters, lr, betas, eps, weight_decay, fused=True, decoupled_weight_decay=decoupled)
+        self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
         self._parts: dict[tuple[bool, ...], _Slots] = {}
         """By which parameters have a gradient."""
 
@@ -76,7 +79,7 @@ class Adam(torch.optim.Adam):
         slots = self._parts.get(moving) or self._open(moving)
         for count in slots.distinct:
             count.add_(1)
-        torch._fused_adam_(
+        self._kernel(
             slots.parameters,
             [gradient for gradient in gradients if gradient is not None],
             slots.means,
@@ -122,3 +125,13 @@ def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
+
+
+def minimize_clipped(loss: Tensor, optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
+    """The same, with a gradient whose norm over all parameters is at most the limit; gives the norm it had before."""
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    norm: Tensor = torch.nn.utils.clip_grad_norm_(parameters, limit)
+    optimizer.step()
+    return norm

@@ -34,6 +34,7 @@ from mildly.errors import MildlyError, unknown_name
 from mildly.files import atomic_write, read_own_json, sha256, write_json
 from mildly.observation_space import ObservationSpace, Unseen, UnseenError, UnseenWarning, as_array, in_words, texts
 from mildly.plugins import Registry
+from mildly.transformer import DecisionTransformerActor
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
@@ -47,6 +48,7 @@ _OWN: tuple[type[Actor], ...] = (
     BestOfPolicy,
     BestOfUncertain,
     BestOfBehavior,
+    DecisionTransformerActor,
 )
 
 
@@ -85,6 +87,11 @@ class Policy:
     def observation_names(self) -> tuple[str, ...]:
         """What the log calls the numbers of an observation; empty where it has no names."""
         return () if self.observation_space is None else self.observation_space.names
+
+    @property
+    def target_return(self) -> float | None:
+        """The return that the policy aims at unless `start` is told another; None for one that aims at none."""
+        return self.actor.spec.get("target_return")
 
     def check_fit(self, env_id: str, whose: str) -> None:
         """Raise where an environment does not take this policy's actions, or shows it other observations."""
@@ -296,7 +303,7 @@ def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
     """The actor with its weights, which must have the shapes that the description says: known before it is built."""
     with safe_open(weights, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    layers = sum(len(widths) for name, widths in spec.items() if name.endswith("hidden_dims"))
+    layers = sum(len(widths) for name, widths in spec.items() if name.endswith("hidden_dims")) + spec.get("layers", 0)
     if layers > len(found):
         raise ValueError(f"{layers} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
     for name, expected in get_type_hints(ACTORS[kind].__init__).items():

@@ -20,8 +20,9 @@ from mildly.actors import Actor, Memory
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.config import build_config, field_types
+from mildly.algorithms.decision_transformer import DecisionTransformer
 from mildly.cli import main
-from mildly.data.batches import Batch
+from mildly.data.batches import Batch, WindowBatch
 from mildly.data.convert import convert
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.registry import load_dataset
@@ -120,6 +121,27 @@ def make_batch(rows: int = 12, seed: int = 0) -> Batch:
     )
 
 
+def make_windows(rows: int = 12, seed: int = 0, length: int = 4) -> WindowBatch:
+    """Random windows of the tiny problem, padded as those of episodes that end; none is empty."""
+    random = torch.Generator().manual_seed(seed)
+    there = torch.randint(1, length + 1, (rows, 1), generator=random)
+    mask = (torch.arange(length) < there).float()
+    first = torch.randint(20, (rows, 1), generator=random)
+    return WindowBatch(
+        observations=torch.randn(rows, length, OBSERVATIONS, generator=random) * mask.unsqueeze(-1),
+        actions=(torch.rand(rows, length, ACTIONS, generator=random) * 2 - 1) * mask.unsqueeze(-1),
+        rewards=torch.randn(rows, length, generator=random) * mask,
+        returns_to_go=torch.randn(rows, length, generator=random) * mask,
+        timesteps=(first + torch.arange(length)) * mask.long(),
+        mask=mask,
+    )
+
+
+def batch_for(learner: Algorithm, seed: int = 0) -> Batch | WindowBatch:
+    """A random batch of what an algorithm learns from."""
+    return make_windows(seed=seed) if isinstance(learner, DecisionTransformer) else make_batch(seed=seed)
+
+
 def make_dataset(rows: int = 60, seed: int = 0, **meta: Any) -> Dataset:
     """Random episodes of ten steps in the schema, with actions whose bounds in the environment are not +-1."""
     random = np.random.default_rng(seed)
@@ -135,10 +157,15 @@ def make_dataset(rows: int = 60, seed: int = 0, **meta: Any) -> Dataset:
     )
 
 
+TRANSFORMER: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "context": 4, "max_timesteps": 30}
+"""Fields of a tiny Decision Transformer."""
+
+
 def tiny_fields(kind: type[Algorithm]) -> dict[str, Any]:
     """Config fields that make any algorithm's networks tiny."""
     types = field_types(kind.Config)
     few = {"passes": 4} if "passes" in types else {}
+    few |= TRANSFORMER | {"lr_warmup_steps": 2, "actor_lr": 1e-2} if "context" in types else {}
     return {name: (8, 8) for name in types if name.endswith("hidden_dims")} | {"batch_size": 12} | few
 
 
@@ -264,6 +291,8 @@ SCHEDULE: dict[str, Any] = {
 
 def run_fields(algorithm: str) -> dict[str, Any]:
     """Config fields with which a step of any algorithm takes about two milliseconds."""
+    if algorithm == "decision-transformer":
+        return {**TRANSFORMER, "max_timesteps": 200, "batch_size": 16, "lr_warmup_steps": 100}
     fields: dict[str, Any] = {"hidden_dims": (16, 16), "batch_size": 16}
     behavior = {"behavior.hidden_dims": (16, 16), "num_actions": 3}
     own: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mildly.networks import Critics, mlp
-from mildly.optimizer import Adam, minimize
+from mildly.optimizer import Adam, minimize, minimize_clipped
 
 SETTINGS = [{"lr": 1e-2}, {"lr": 3e-4, "weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 1e-4}]
 
@@ -43,6 +43,33 @@ def test_steps_are_those_of_torch_to_the_bit(network, settings):
         minimize(loss_of(theirs, step), their_adam)
         assert equal(ours, theirs)
     assert not equal(ours, network)
+
+
+def test_decoupled_steps_are_those_of_torch_s_adamw_to_the_bit():
+    network = networks()[1]
+    ours, theirs = copy.deepcopy(network), copy.deepcopy(network)
+    our_adam = Adam(ours.parameters(), lr=1e-2, weight_decay=0.1, decoupled=True)
+    their_adam = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+    coupled = copy.deepcopy(network)
+    coupled_adam = Adam(coupled.parameters(), lr=1e-2, weight_decay=0.1)
+    for step in range(5):
+        for net, adam in ((ours, our_adam), (theirs, their_adam), (coupled, coupled_adam)):
+            minimize(loss_of(net, step), adam)
+        assert equal(ours, theirs)
+    assert not equal(ours, coupled)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_a_clipped_step_has_a_gradient_no_longer_than_the_limit_and_the_same_direction(limit):
+    torch.manual_seed(0)
+    network = mlp((3, 7, 2))
+    parameters = list(network.parameters())
+    whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss_of(network, 0), parameters)])
+    norm = minimize_clipped(loss_of(network, 0), torch.optim.SGD(parameters, lr=0.0), limit)
+    clipped = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    assert norm.item() == pytest.approx(whole.norm().item(), rel=1e-5)
+    expected = whole * min(limit / whole.norm().item(), 1.0)
+    torch.testing.assert_close(clipped, expected, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("turns", [[[0], [1]], [[0, 1], [1]], [[1], [1], [0, 1, 2]], [[0, 1], [1, 2], [0, 2]]])

@@ -9,6 +9,7 @@ from mildly.algorithms.bcq import BCQ
 from mildly.algorithms.bear import BEAR
 from mildly.algorithms.cdc import CDC
 from mildly.algorithms.cql import CQL
+from mildly.algorithms.decision_transformer import DecisionTransformer
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.algorithms.mcq_td3 import MCQTD3
@@ -26,6 +27,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "bear": BEAR,
     "cdc": CDC,
     "cql": CQL,
+    "decision-transformer": DecisionTransformer,
     "iql": IQL,
     "mcq": MCQ,
     "mcq-td3": MCQTD3,

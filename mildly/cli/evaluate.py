@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from rich.progress import Progress
@@ -14,6 +14,11 @@ from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 from mildly.errors import tell
 from mildly.terminal import SafeConsole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mildly.evaluation.rollout import Evaluation
 
 
 @dataclass
@@ -28,8 +33,11 @@ class Options:
     """Episodes to run."""
     seed: int | None = None
     """Episode i starts from environment seed 1000 * SEED + 100 + i; by default the run's own seed."""
+    target_return: tuple[float, ...] = ()
+    """Returns to aim at, one or several, each evaluated in turn; for policies that can be told one, such as a Decision
+    Transformer's. By default the policy's own target."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
-    """Print one JSON object instead of tables."""
+    """Print a JSON object instead of tables, one per line for several targets."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -42,19 +50,45 @@ def main(args: Sequence[str]) -> int:
     )
     from mildly.evaluation.evaluate import evaluate
 
-    errors = SafeConsole(stderr=True)
+    targets: list[float | None] = [*options.target_return] or [None]
+    total = options.episodes * len(targets)
+    errors, results = SafeConsole(stderr=True), list["Evaluation"]()
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        bar = progress.add_task("episodes", total=options.episodes)
+        bar = progress.add_task("episodes", total=total)
 
         def ended(done: int) -> None:
+            done += options.episodes * len(results)
             progress.update(bar, completed=done)
             if not errors.is_terminal:
-                tell(f"{done}/{options.episodes} episodes")
+                tell(f"{done}/{total} episodes")
 
-        result = evaluate(options.run, env=options.env, episodes=options.episodes, seed=options.seed, progress=ended)
+        for target in targets:
+            given: dict[str, Any] = {"env": options.env, "episodes": options.episodes, "seed": options.seed}
+            results.append(evaluate(options.run, **given, target_return=target, progress=ended))
     if options.json:
-        print(json.dumps(result.to_json()))
-        return 0
+        for result in results:
+            print(json.dumps(result.to_json()))
+    elif len(results) > 1:
+        console().print(of_targets(results))
+    else:
+        show(results[0])
+    return 0
+
+
+def of_targets(results: Sequence[Evaluation]) -> Table:
+    """What came out for each return that was aimed at."""
+    scored = results[0].scores is not None
+    shown = table("target", "mean return", "sd", "lowest", "highest", "mean length", *(["score"] if scored else []))
+    for result in results:
+        returns = result.returns
+        numbers = [result.target_return, result.mean_return, np.std(returns), min(returns), max(returns)]
+        numbers += [np.mean(result.lengths), *([result.score] if scored else [])]
+        shown.add_row(*(f"{number:.1f}" for number in numbers))
+    return shown
+
+
+def show(result: Evaluation) -> None:
+    """Every episode of an evaluation, and their means."""
     out = console()
     episodes = table("episode", "seed", "return", "length", *(["score"] if result.scores else []))
     for i, (seed, value, length) in enumerate(zip(result.seeds, result.returns, result.lengths, strict=True)):
@@ -62,6 +96,6 @@ def main(args: Sequence[str]) -> int:
         episodes.add_row(str(i + 1), str(seed), f"{value:.1f}", str(length), *score)
     out.print(episodes)
     spread = float(np.std(result.returns))
-    line = f"\n{result.env_id}: mean return {result.mean_return:.1f} (sd {spread:.1f})"
+    aim = "" if result.target_return is None else f" aiming at {result.target_return:.1f}"
+    line = f"\n{result.env_id}{aim}: mean return {result.mean_return:.1f} (sd {spread:.1f})"
     out.print(line + (f", normalized score {result.score:.1f}" if result.scores else ""))
-    return 0

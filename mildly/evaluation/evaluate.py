@@ -19,6 +19,7 @@ def evaluate(
     env: Environment | None = None,
     episodes: int = 10,
     seed: int | None = None,
+    target_return: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Run a trained policy for whole episodes with deterministic actions.
@@ -29,6 +30,8 @@ def evaluate(
             that makes one, such as its class, so that episodes are run side by side.
         episodes: how many.
         seed: episode i starts from environment seed `1000 * seed + 100 + i`; by default the run's own seed.
+        target_return: what a policy that can be told so is to aim at, in the environment's units; by default its own
+            target, which for a Decision Transformer is the best return of its data.
         progress: called with the number of episodes ended so far.
     """
     path = run.path if isinstance(run, Run) else os.fspath(run)
@@ -48,4 +51,6 @@ def evaluate(
     if where is not None:
         sizes = policy.observation_size, int(policy.actor.spec["action_size"])
         check_fit(where, *sizes, f"the policy in {path}", policy.action_space)
-    return rollout(policy, meta, env=where, episodes=episodes, seed=seed or 0, progress=progress)
+    return rollout(
+        policy, meta, env=where, episodes=episodes, seed=seed or 0, target_return=target_return, progress=progress
+    )

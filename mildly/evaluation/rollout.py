@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,15 @@ class Acts(Protocol):
 
     def act(self, observations: Array) -> Array:
         """Actions (n, a) for observations (n, o)."""
+        ...
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """Anything that remembers its episodes, as a `Policy` may: what it gives acts, and is told the rewards."""
+
+    def start(self, episodes: int, **options: Any) -> Any:
+        """So many episodes side by side, with `act(observations, rows)` and `observe(rewards, rows)`."""
         ...
 
 
@@ -51,6 +60,8 @@ class Evaluation:
     lengths: list[int]
     scores: list[float] | None
     """Normalized returns (0 a random policy, 100 an expert); None where the task has no reference."""
+    target_return: float | None = None
+    """The return that the policy was told to aim at; None for one that aims at none."""
 
     @property
     def mean_return(self) -> float:
@@ -64,16 +75,20 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, with the means, for a line of JSON."""
-        return {**asdict(self), "mean_return": self.mean_return, "score": self.score}
+        facts = {**asdict(self), "mean_return": self.mean_return, "score": self.score}
+        if self.target_return is None:
+            del facts["target_return"]
+        return facts
 
 
 def rollout(
-    policy: Acts | Policy,
+    policy: Acts | Starts,
     meta: Meta,
     *,
     env: Environment | Simulator | None = None,
     episodes: int = 10,
     seed: int = 0,
+    target_return: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Run whole episodes. Equal seeds give equal episodes.
@@ -84,6 +99,7 @@ def rollout(
         env: another environment than the data set's.
         episodes: how many.
         seed: the run's seed; episode i starts from environment seed 1000 * seed + 100 + i.
+        target_return: what a policy that can be told so is to aim at; by default its own target.
         progress: called with the number of episodes ended so far.
     """
     where = meta.env_id if env is None else env
@@ -95,18 +111,26 @@ def rollout(
         raise MildlyError(f"seed must be at least 0, got {seed}.")
     simulator = where if isinstance(where, Simulator) else Simulator.of(where)
     seeds = [episode_seed(seed, i) for i in range(episodes)]
+    conditions: dict[str, Any] = {} if target_return is None else {"target_return": target_return}
     returns, lengths, ended = np.zeros(episodes), np.zeros(episodes, dtype=int), 0
     for side_by_side in [[i] for i in range(episodes)] if simulator.one else [list(range(episodes))]:
         said = None if progress is None else partial(lambda before, done: progress(before + done), ended)
-        returns[side_by_side], lengths[side_by_side] = _play(policy, simulator, [seeds[i] for i in side_by_side], said)
+        own_seeds = [seeds[i] for i in side_by_side]
+        returns[side_by_side], lengths[side_by_side] = _play(policy, simulator, own_seeds, said, conditions)
         ended += len(side_by_side)
     scores = normalized_score(returns, meta) if simulator.name == meta.env_id else None
     scored = None if scores is None else scores.tolist()
-    return Evaluation(simulator.name, seeds, returns.tolist(), lengths.tolist(), scored)
+    if target_return is None and isinstance(policy, Policy):
+        target_return = policy.target_return
+    return Evaluation(simulator.name, seeds, returns.tolist(), lengths.tolist(), scored, target_return)
 
 
 def _play(
-    policy: Acts | Policy, simulator: Simulator, seeds: Sequence[int], progress: Callable[[int], None] | None
+    policy: Acts | Starts,
+    simulator: Simulator,
+    seeds: Sequence[int],
+    progress: Callable[[int], None] | None,
+    conditions: Mapping[str, Any],
 ) -> tuple[Array, Array]:
     """Returns and lengths of episodes side by side."""
     episodes = len(seeds)
@@ -114,7 +138,8 @@ def _play(
     try:
         observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
-        acting = policy.start(episodes, unseen="ignore") if isinstance(policy, Policy) else _Memoryless(policy)
+        options = {"unseen": "ignore", **conditions}
+        acting = policy.start(episodes, **options) if isinstance(policy, Starts) else _Memoryless(policy)
         running, rewards = list(range(episodes)), np.zeros(episodes)
         while running:
             actions = acting.act(observations[running], running)

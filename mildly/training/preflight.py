@@ -60,7 +60,8 @@ def preflight(data: Dataset, source: str | None, reading: ImportOptions | None =
 def check_reward(algorithm: str, config: Any, data: Dataset) -> None:
     """Refuse a log without a reward where rewards are learned from."""
     ranked = getattr(config, "best_episodes", None) is not None
-    if lacks_reward(data.meta.notes) and (ranked or hasattr(config, "gamma")):
+    learned = hasattr(config, "gamma") or hasattr(config, "target_return")
+    if lacks_reward(data.meta.notes) and (ranked or learned):
         why = "--best-episodes chooses by it" if ranked else f"{algorithm} learns from it"
         raise MildlyError(
             f"'{data.meta.name}' has no reward, and {why}. Read the log with one: --reward \"NAME\", a formula such as "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dataset, tiny
+from conftest import batch_for, make_dataset, tiny
 from torch import Tensor, nn
 
 from mildly.algorithms import ALGORITHMS
@@ -102,7 +102,7 @@ def trained(name: str, steps: int, seed: int = 0, first: int = 0) -> Algorithm:
 
 def go_on(learner: Algorithm, steps: int, first: int) -> None:
     for step in range(first, first + steps):
-        learner.step(make_batch(seed=step))
+        learner.step(batch_for(learner, step))
 
 
 def walk(learner: Algorithm, main_steps: int) -> list[tuple[str, Callable[[Any], Metrics]]]:

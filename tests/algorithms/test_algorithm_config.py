@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import pytest
-from conftest import ACTIONS, OBSERVATIONS, make_batch, tiny, tiny_fields
+from conftest import ACTIONS, OBSERVATIONS, batch_for, tiny, tiny_fields
 from learners import ANCHORED, FIELDS, WITH_EXTRAS, all_finite, every_algorithm, every_preset, every_with_extras
 
 from mildly.algorithms import ALGORITHMS, algorithm_named
@@ -38,7 +38,7 @@ def test_every_preset_builds_and_takes_a_step(name, preset):
     assert make_config(kind, preset, "some set of mine", {}) == build_config(kind, kind.PRESETS[preset])
     learner = kind(config, OBSERVATIONS, ACTIONS, seed=0)
     for update in [*(phase.update for phase in learner.phases()), learner.step]:
-        assert all_finite(update(make_batch(4)))
+        assert all_finite(update(batch_for(learner)))
 
 
 @every_algorithm
@@ -201,8 +201,9 @@ def test_the_preset_default_suits_data_in_any_units(name):
     kind = ALGORITHMS[name]
     c = make_config(kind, "default", "", {})
     assert c.normalize_observations
-    assert c.hidden_dims == (256, 256)
-    assert kind.steps_of("default") == 100_000 < kind.steps_of("paper") == 1_000_000
+    if name != "decision-transformer":  # has no such layers, and longer steps
+        assert c.hidden_dims == (256, 256)
+        assert kind.steps_of("default") == 100_000 < kind.steps_of("paper") == 1_000_000
     assert "paper" in kind.PRESETS
     assert len(kind.PRESETS) <= 5
 

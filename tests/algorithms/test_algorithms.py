@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, make_batch, make_dataset, tiny, tiny_fields
+from conftest import ACTIONS, OBSERVATIONS, batch_for, make_dataset, tiny, tiny_fields
 from learners import (
     DATA,
     WITH_EXTRAS,
@@ -31,7 +31,7 @@ from mildly.algorithms.base import Algorithm
 from mildly.algorithms.config import build_config, make_config
 from mildly.data.batches import Batch
 from mildly.data.dataset import Dataset, Meta
-from mildly.policy import load_policy
+from mildly.policy import Policy, load_policy
 
 
 def test_the_package_shows_the_registry():
@@ -46,7 +46,9 @@ def test_the_package_shows_the_registry():
 def test_losses_stay_finite_and_the_loss_falls_on_data_without_a_future(name):
     """Where all states are terminal the targets stand still, so that the loss must fall on a batch seen often."""
     learner = tiny(name)
-    batch = make_batch(seed=1)._replace(terminated=torch.ones(12))
+    batch = batch_for(learner, 1)
+    if isinstance(batch, Batch):
+        batch = batch._replace(terminated=torch.ones(12))
     history = [learner.step(batch) for _ in range(150)]
     assert all(all_finite(metrics) for metrics in history)
     loss = "loss_critic" if "loss_critic" in history[0] else "loss_actor"
@@ -62,7 +64,7 @@ def test_training_changes_every_weight(name, options):
     assert "actor" in before
     assert ("extras.average" in before) == (options is everything and name in WITH_EXTRAS)
     for step, (_, update) in enumerate(walk(learner, 3)):
-        update(make_batch(seed=step))
+        update(batch_for(learner, step))
     for key, part in parts(learner, nn.Module).items():
         for parameter, was in zip(part.parameters(), before[key], strict=True):
             assert not torch.equal(parameter, was), key
@@ -70,8 +72,9 @@ def test_training_changes_every_weight(name, options):
 
 @every_algorithm
 def test_a_step_of_any_phase_leaves_the_batch_as_it_is(name):
-    for _, update in walk(tiny(name, **everything(name)), 1):
-        batch, untouched = make_batch(), make_batch()
+    learner = tiny(name, **everything(name))
+    for _, update in walk(learner, 1):
+        batch, untouched = batch_for(learner), batch_for(learner)
         update(batch)
         assert all(torch.equal(a, b) for a, b in zip(batch, untouched, strict=True))
 
@@ -81,7 +84,7 @@ def test_a_main_step_is_the_update_and_what_follows_it(name):
     """Without extras that follow, the two are the same to the bit."""
     one, other = tiny(name), tiny(name)
     for step in range(3):
-        batch = make_batch(seed=step)
+        batch = batch_for(one, step)
         assert not differing(one.step(batch), other.update(batch))
     assert differing(one.state_dict(), other.state_dict()) <= {"extras.steps"}
 
@@ -95,7 +98,7 @@ def test_metrics_are_single_numbers_on_the_device_with_the_same_names_in_every_s
     learner = tiny(name, **options(name))
     names: dict[str, list[list[str]]] = {}
     for step, (phase, update) in enumerate(walk(learner, 3)):
-        metrics = update(make_batch(seed=step))
+        metrics = update(batch_for(learner, step))
         names.setdefault(phase, []).append(list(metrics))
         for value in metrics.values():
             assert isinstance(value, Tensor)
@@ -114,7 +117,7 @@ def test_metrics_of_a_step_do_not_change_with_later_steps(name):
     learner = tiny(name, **everything(name))
     seen = []
     for step, (_, update) in enumerate(walk(learner, 3)):
-        metrics = update(make_batch(seed=step))
+        metrics = update(batch_for(learner, step))
         seen.append((metrics, {key: value.clone() for key, value in metrics.items()}))
     assert not any(differing(metrics, kept) for metrics, kept in seen)
 
@@ -168,8 +171,8 @@ def test_one_of_a_kind_and_data_in_which_no_episode_ends_are_data_too(name, pres
     updates = [phase.update for phase in learner.phases() for _ in range(min(phase.steps, 2))]
     for update in [*updates, learner.step, learner.step, learner.step]:
         assert all_finite(update(sampler.sample(stream)))
-    assert learner.policy().act(data.observations[0]).shape == (actions,)
-    assert np.isfinite(learner.policy().act(data.observations)).all()
+    assert acts(learner.policy(), data.observations[:1]).shape == (1, actions)
+    assert np.isfinite(acts(learner.policy(), data.observations)).all()
 
 
 @every_algorithm
@@ -183,7 +186,8 @@ def test_nothing_is_made_on_another_device_than_the_learners(name, options, monk
     config = build_config(kind, {**tiny_fields(kind), **options(name)})
     learner = kind(config, OBSERVATIONS, ACTIONS, device="meta")
     for _, update in walk(learner, 3):
-        metrics = update(Batch(*(column.to("meta") for column in make_batch())))
+        batch = batch_for(learner)
+        metrics = update(type(batch)(*(column.to("meta") for column in batch)))
         assert {value.device.type for value in metrics.values()} == {"meta"}
     assert {value.device.type for value in learner.state_dict().values() if value.ndim} == {"meta"}
 
@@ -198,10 +202,10 @@ def test_a_learner_moves_to_a_gpu_and_back(name):
     weights = {key: value for key, value in learner.state_dict().items() if key not in generators}
     there.load_state_dict({**there.state_dict(), **weights})  # each device has random numbers of its own
     observations = make_dataset().observations
-    np.testing.assert_allclose(
-        there.policy().act(observations), learner.policy().act(observations), rtol=1e-4, atol=1e-4
-    )
-    assert all_finite(there.step(Batch(*(column.cuda() for column in make_batch()))))
+    acted = [acts(one.policy(), observations) for one in (there, learner)]
+    np.testing.assert_allclose(*acted, rtol=1e-4, atol=1e-4)
+    batch = batch_for(learner)
+    assert all_finite(there.step(type(batch)(*(column.cuda() for column in batch))))
     moved = {key: value.cpu() for key, value in there.state_dict().items() if key not in generators}
     back.load_state_dict({**back.state_dict(), **moved})
     assert not differing({key: value for key, value in back.state_dict().items() if key not in generators}, moved)
@@ -225,8 +229,9 @@ def test_batches_are_prepared_without_a_step_and_leave_the_data_alone(name):
     assert data.meta == untouched.meta
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", [name for name in sorted(ALGORITHMS) if name != "decision-transformer"])
 def test_a_batch_holds_rows_of_the_data_with_normalized_observations(name):
+    """Windows have tests of their own."""
     learner = tiny(name, normalize_observations=True)
     batch = learner.batches(DATA).sample(torch.Generator().manual_seed(0), 40)
     rows = batch.rows.numpy()
@@ -241,6 +246,12 @@ def test_a_batch_holds_rows_of_the_data_with_normalized_observations(name):
 # The policy
 
 
+def acts(policy: Policy, observations: Any, deterministic: bool = True) -> Any:
+    """What a policy does at the start of as many episodes; for one without memory this is `act`."""
+    started = policy.start(len(observations), deterministic=deterministic, unseen="ignore")
+    return started.act(observations, generator=torch.Generator().manual_seed(0))
+
+
 @every_algorithm
 def test_a_saved_policy_acts_as_the_learner_does_in_the_environments_units(name, tmp_path):
     data = make_dataset()
@@ -249,16 +260,16 @@ def test_a_saved_policy_acts_as_the_learner_does_in_the_environments_units(name,
     go_on(learner, 3, first=0)
     policy = learner.policy(data.meta)
     loaded = load_policy(policy.save(tmp_path))
-    actions = policy.act(data.observations)
+    actions = acts(policy, data.observations)
     assert actions.shape == (60, ACTIONS)
-    assert np.array_equal(actions, loaded.act(data.observations))
-    draws = [p.act(data.observations, False, torch.Generator().manual_seed(0)) for p in (policy, loaded)]
+    assert np.array_equal(actions, acts(loaded, data.observations))
+    draws = [acts(p, data.observations, False) for p in (policy, loaded)]
     assert np.array_equal(*draws)
     assert (actions >= np.array([-2.0, 0.0])).all()
     assert (actions <= np.array([1.0, 0.5])).all()
     # By hand: normalize the observation, ask the actor, bring the action into the environment's units.
     normalized = (data.observations - data.observations.mean(0)) / (data.observations.std(0) + 1e-3)
-    unit = learner.policy().actor.act(torch.tensor(normalized), True).detach().numpy()
+    unit = acts(Policy(learner.policy().actor), normalized)
     np.testing.assert_allclose(actions, [-2.0, 0.0] + (unit + 1) / 2 * [3.0, 0.5], atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""BCQ, BEAR and UWAC beside their authors' code: its weights after a few updates, recorded once, must be ours too.
+"""BCQ, BEAR, UWAC and DT beside their authors' code: its weights after some updates, recorded once, must be ours too.
 
 A file of `golden/` holds what went into the authors' code in double precision with tiny networks (weights, batches, and
 every random number in the order in which it was drawn) and the weights that came out. `docs/baselines.md` says how.
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from authors import below, recorded
 from torch import Tensor
 
 from mildly import actors, dropout
 from mildly.algorithms import ALGORITHMS, bear
 from mildly.algorithms.config import build_config
 from mildly.behavior import cvae
-from mildly.data.batches import Batch
+from mildly.data.batches import Batch, WindowBatch
 
 CASES = {
     "bcq": ("bcq", {"hidden_dims": (8, 6)}, 0),
@@ -86,3 +87,31 @@ def test_updates_end_with_the_weights_of_the_authors_code(case: str, monkeypatch
         a_sign = "right" in key and start.shape[-1] == 1  # the singular vector of a row's only output
         assert a_sign or np.abs(golden[f"after.{key}"] - start).max() > 1e-5, key
         np.testing.assert_allclose(state[key].numpy(), golden[f"after.{key}"], rtol=0, atol=1e-12, err_msg=key)
+
+
+@pytest.mark.usefixtures("doubles")
+def test_losses_gradients_and_updates_of_the_decision_transformer_are_those_of_the_authors_code() -> None:
+    """Theirs had windows padded in front, with actions of -10 there; dropout is off in both."""
+    arrays = recorded("decision_transformer")
+    shape = {"width": 8, "layers": 2, "heads": 2, "context": 4, "max_timesteps": 12, "dropout": 0.0}
+    rates = {"actor_lr": 1e-2, "weight_decay": 1e-2, "lr_warmup_steps": 4}
+    kind = ALGORITHMS["decision-transformer"]
+    learner: Any = kind(build_config(kind, {**shape, **rates}), 3, 2)
+    learner.load_state_dict({**learner.state_dict(), **below(arrays, "before.")})
+    batches = [WindowBatch(rewards=torch.zeros(6, 4), **below(arrays, f"batch.{update}.")) for update in range(5)]
+    assert any((batch.mask == 0).any() for batch in batches)
+    learner.actor_loss(batches[0]).backward()
+    for name, parameter in learner.actor.named_parameters():
+        torch.testing.assert_close(parameter.grad, arrays[f"gradient.actor.{name}"], rtol=0, atol=1e-13, msg=name)
+    for update, batch in enumerate(batches):
+        metrics = learner.update(batch)
+        assert metrics["loss_actor"].item() == pytest.approx(arrays["losses"][update].item(), rel=1e-12)
+        assert metrics["gradient_norm"].item() == pytest.approx(arrays["norms"][update].item(), rel=1e-12)
+    state = learner.state_dict()
+    for name, theirs in below(arrays, "after.").items():
+        assert (theirs - arrays[f"before.{name}"]).abs().max() > 1e-4
+        ours = state[name]
+        if name.endswith("key_value.bias"):  # a key's offset changes no attention: rounding alone moves that half
+            torch.testing.assert_close(ours[:8], theirs[:8], rtol=0, atol=1e-9, msg=name)
+            ours, theirs = ours[8:], theirs[8:]
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12, msg=name)

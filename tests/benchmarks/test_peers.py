@@ -22,6 +22,8 @@ sys.path.insert(0, str(BENCHMARKS))
 peers = importlib.import_module("peers")
 PEERS = peers.PEERS
 
+NAME = "decision-transformer"
+
 with_d3rlpy = pytest.mark.skipif(
     not peers.PYTHON.exists(), reason="d3rlpy is not installed in .venv-peers (make bench-peers does it)"
 )
@@ -34,7 +36,7 @@ def named(name, **meta):
 
 
 def test_the_baselines_that_both_have_are_compared():
-    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "cql-fast", "iql", "awac", "bcq", "bear"}
+    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "cql-fast", "iql", "awac", "bcq", "bear", NAME}
     assert set(map(peers.our_algorithm, PEERS)) < set(ALGORITHMS.values())
 
 
@@ -45,7 +47,18 @@ def test_every_hyperparameter_of_ours_has_one_place_in_the_table(name):
     assert sorted(placed) == sorted(field_types(peers.our_algorithm(name).Config))
 
 
-@pytest.mark.parametrize("name", PEERS)
+def test_their_transformer_has_our_sizes_returns_and_rates():
+    data = named("pendulum-mixed")
+    returns = data.episode_returns()
+    arguments = peers.their_arguments(NAME, peers.our_config(NAME, data, "small"), data)
+    assert (arguments["encoder_factory"], arguments["num_layers"], arguments["context_size"]) == (64, 2, 10)
+    assert arguments["target_return"] == returns.max()
+    assert arguments["return_scale"] == abs(returns).max()
+    assert {arguments[f"{where}_dropout"] for where in ("attn", "resid", "embed")} == {0.1}
+    assert (arguments["learning_rate"], arguments["clip_grad_norm"]) == (1e-3, 0.25)
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name != NAME])
 def test_with_small_sizes_both_have_equal_networks_batches_and_rates(name):
     data = load_dataset("pendulum-mixed")
     arguments = peers.their_arguments(name, peers.our_config(name, data, "small"), data)

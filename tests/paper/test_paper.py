@@ -252,7 +252,10 @@ def test_table_1_cut_down_runs_and_is_shown_and_runs_nothing_twice(
     assert {run: (run / "checkpoint.safetensors").stat().st_mtime_ns for run in runs} == before
 
 
-def test_unknown_names_and_tables_without_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_and_tables_without_runs_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(ALGORITHMS, "decision-transformer")  # as if it were not there
     assert main(["paper"]) == 2
     assert main(["paper", "--help"]) == 0
     assert "table-deterministic" in capsys.readouterr().out
