@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
     ("errors", "files", "terminal", "device", "action_space", "observation_space", "plugins", "state"),
     ("environments", "data", "theory"),
-    ("networks", "actors", "behavior", "candidates", "dropout", "mcb", "optimizer"),
+    ("networks", "actors", "behavior", "candidates", "dropout", "dynamics", "mcb", "optimizer", "weights"),
     ("policy",),
     ("algorithms", "extend", "run"),
     ("evaluation",),
