@@ -92,12 +92,11 @@ class DynamicsLearner(Stateful):
         return self.networks.gaussians.errors(*self.pairs(batch))
 
     def update_ends(self, batch: Batch) -> dict[str, Tensor]:
-        """One step of the network that tells where episodes end, where no rule is known; one member's rows will do."""
+        """One step of the network that tells where episodes end, where no rule is known, on the rows of all members."""
         if self.rule != LEARNED:
             return {}
-        first = Batch(*(column[0] for column in batch[:-1])) if batch.observations.ndim > 2 else batch
-        logits = self.networks.end_logits(first.observations, first.actions, first.next_observations)
-        loss = binary_cross_entropy_with_logits(logits, first.terminated)
+        logits = self.networks.end_logits(batch.observations, batch.actions, batch.next_observations)
+        loss = binary_cross_entropy_with_logits(logits, batch.terminated)
         minimize(loss, self.end_optimizer)
         return {"loss_ends": loss.detach()}
 
