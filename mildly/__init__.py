@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mildly.algorithms import ALGORITHMS as ALGORITHMS
     from mildly.data.dataset import Dataset as Dataset, Meta as Meta
     from mildly.data.registry import load_dataset as load_dataset
+    from mildly.dynamics import load_dynamics as load_dynamics
     from mildly.errors import MildlyError as MildlyError
     from mildly.evaluation.evaluate import evaluate as evaluate
     from mildly.extend import register as register
@@ -36,6 +37,7 @@ _HOMES = {
     "UnseenWarning": "mildly.observation_space",
     "evaluate": "mildly.evaluation.evaluate",
     "load_dataset": "mildly.data.registry",
+    "load_dynamics": "mildly.dynamics",
     "load_policy": "mildly.policy",
     "register": "mildly.extend",
     "resume": "mildly.training.offline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import compress
 from typing import Any, NamedTuple, overload
@@ -118,6 +119,11 @@ class Adam(torch.optim.Adam):
         distinct = list({id(count): count for count in counts}.values())
         self._parts[moving] = _Slots(parameters, means, squares, counts, distinct)
         return self._parts[moving]
+
+
+def decay_cosine(optimizer: torch.optim.Optimizer, lr: float, done: float) -> None:
+    """Bring the learning rate to where half a cosine from `lr` to 0 is at this share of its way."""
+    optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
 def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
@@ -13,8 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save as as_bytes
+from safetensors import SafetensorError
 from torch import Tensor
 
 from mildly.action_space import UNKNOWN, ActionSpace
@@ -31,13 +29,13 @@ from mildly.data.dataset import Array
 from mildly.data.normalize import Normalizer
 from mildly.environments import check_fit
 from mildly.errors import MildlyError, unknown_name
-from mildly.files import atomic_write, read_own_json, sha256, write_json
 from mildly.observation_space import ObservationSpace, Unseen, UnseenError, UnseenWarning, as_array, in_words, texts
 from mildly.plugins import Registry
 from mildly.transformer import DecisionTransformerActor
+from mildly.weights import WEIGHTS, load_module, read_description, save_described, stored_shapes
 
 FORMAT = 2
-DESCRIPTION, WEIGHTS = "policy.json", "weights.safetensors"
+DESCRIPTION = "policy.json"
 OnUnseen = Literal["warn", "raise", "clip", "ignore"]
 """What to do about observations that the training data do not cover."""
 _OWN: tuple[type[Actor], ...] = (
@@ -203,8 +201,6 @@ class Policy:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `policy.json` and `weights.safetensors`; each file is replaced whole."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
             "actor": self.actor.kind,
@@ -220,17 +216,7 @@ class Policy:
             "action_names": self.action_names,
             "action_units": self.action_units,
         }
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
-        description = json.loads(json.dumps(description))
-        before = [sha256(folder / WEIGHTS)] if (folder / WEIGHTS).exists() else []
-        with atomic_write(folder / WEIGHTS) as unfinished:
-            unfinished.write_bytes(as_bytes(weights))  # its own writing would leave a second file after a crash
-            hashes = [sha256(unfinished)]
-            # The description comes first and allows the weights before, so that a crash between the two harms nothing.
-            write_json(folder / DESCRIPTION, {**description, "weights_sha256": hashes + before})
-        if before:
-            write_json(folder / DESCRIPTION, {**description, "weights_sha256": hashes})
-        return folder
+        return save_described(Path(folder), DESCRIPTION, description, self.actor.state_dict())
 
 
 class ActingPolicy:
@@ -274,10 +260,8 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         folder = folder / "policy"
     path = folder / DESCRIPTION
     try:
-        description = read_own_json(path, lambda given: _check_format(path, given["format"]))
-        if sha256(folder / WEIGHTS) not in list(description["weights_sha256"]):
-            raise ValueError(f"{WEIGHTS} is not the file that {DESCRIPTION} was written for")
-        actor = _actor(description["actor"], description["spec"], folder / WEIGHTS)
+        description = read_description(folder, DESCRIPTION, lambda given: _check_format(path, given["format"]))
+        actor = _actor(description["actor"], description["spec"], folder)
         observations, actions = actor.spec["observation_size"], actor.spec["action_size"]
         mean, std = (_numbers(description, f"observation_{x}", observations) for x in ("mean", "std"))
         space, observation_space = ActionSpace.from_json(description), ObservationSpace.from_json(description)
@@ -299,24 +283,17 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     return Policy(actor, normalizer, space, reward_scale, observation_space, names, units)
 
 
-def _actor(kind: str, spec: dict[str, Any], weights: Path) -> Actor:
-    """The actor with its weights, which must have the shapes that the description says: known before it is built."""
-    with safe_open(weights, framework="pt") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+def _actor(kind: str, spec: dict[str, Any], folder: Path) -> Actor:
+    """The actor with its weights; numbers of layers that they cannot have are refused before it is built."""
     layers = sum(len(widths) for name, widths in spec.items() if name.endswith("hidden_dims")) + spec.get("layers", 0)
-    if layers > len(found):
-        raise ValueError(f"{layers} hidden layers, but {WEIGHTS} holds {len(found)} tensors")
+    tensors = len(stored_shapes(folder))
+    if layers > tensors:
+        raise ValueError(f"{layers} hidden layers, but {WEIGHTS} holds {tensors} tensors")
     for name, expected in get_type_hints(ACTORS[kind].__init__).items():
         optional = expected == float | None and spec.get(name) is None
         if name in spec and expected in (float, float | None) and not optional and not math.isfinite(spec[name]):
             raise ValueError(f"{name} is {spec[name]}")
-    with torch.device("meta"):  # shapes without memory
-        planned = {name: tuple(tensor.shape) for name, tensor in ACTORS[kind](**spec).state_dict().items()}
-    if planned != found:
-        wrong = sorted(name for name in planned | found if planned.get(name) != found.get(name))
-        raise ValueError(f"{WEIGHTS} does not have the shapes that {DESCRIPTION} says: {', '.join(wrong[:3])}")
-    actor = ACTORS[kind](**spec)
-    actor.load_state_dict(load_file(weights))
+    actor: Actor = load_module(lambda: ACTORS[kind](**spec), folder, DESCRIPTION)
     return actor
 
 

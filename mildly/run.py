@@ -9,6 +9,7 @@ A run leaves
     checkpoint.previous.safetensors   the checkpoint before, in case the last is damaged
     timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints; peak memory
     policy/                the policy as of the last checkpoint, ready to deploy
+    dynamics/              the dynamics model, where one was learned
     tensorboard/           event files, if asked for
 """
 
@@ -193,7 +194,7 @@ class Run:
     def check_own(self) -> None:
         """Before writing into an existing run: no links, and no leftovers of processes that were killed."""
         refuse_links(self.path)
-        for folder in (self.path, self.path / "policy"):
+        for folder in (self.path, self.path / "policy", self.path / "dynamics"):
             remove_leftovers(folder)
 
     @contextmanager

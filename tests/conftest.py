@@ -159,12 +159,14 @@ def make_dataset(rows: int = 60, seed: int = 0, **meta: Any) -> Dataset:
 
 TRANSFORMER: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "context": 4, "max_timesteps": 30}
 """Fields of a tiny Decision Transformer."""
+_FEW = {"passes": 4, "rollout_batch": 20, "dynamics.max_steps": 4}
+"""Fields that would make a step or a phase long."""
 
 
 def tiny_fields(kind: type[Algorithm]) -> dict[str, Any]:
     """Config fields that make any algorithm's networks tiny."""
     types = field_types(kind.Config)
-    few = {"passes": 4} if "passes" in types else {}
+    few = {name: value for name, value in _FEW.items() if name in types}
     few |= TRANSFORMER | {"lr_warmup_steps": 2, "actor_lr": 1e-2} if "context" in types else {}
     return {name: (8, 8) for name in types if name.endswith("hidden_dims")} | {"batch_size": 12} | few
 
@@ -301,6 +303,7 @@ def run_fields(algorithm: str) -> dict[str, Any]:
         "bcq": behavior,
         "bear": {**behavior, "warmup_steps": 0},
         "uwac": {**behavior, "warmup_steps": 0, "passes": 4},
+        "mopo": {"dynamics.hidden_dims": (16, 16), "dynamics.max_steps": 40, "rollout_every": 50, "rollout_batch": 50},
     }
     return fields | own.get(algorithm.removesuffix("-td3"), {})
 

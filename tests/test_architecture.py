@@ -11,7 +11,10 @@ PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
     ("errors", "files", "terminal", "device", "action_space", "observation_space", "plugins", "state"),
     ("environments", "data", "theory"),
-    ("networks", "actors", "behavior", "candidates", "dropout", "mcb", "optimizer", "transformer"),
+    (
+        *("networks", "actors", "behavior", "candidates", "dropout", "dynamics", "mcb", "optimizer", "transformer"),
+        "weights",
+    ),
     ("policy",),
     ("algorithms", "extend", "run"),
     ("evaluation",),

@@ -10,9 +10,11 @@ from mildly.algorithms.bear import BEAR
 from mildly.algorithms.cdc import CDC
 from mildly.algorithms.cql import CQL
 from mildly.algorithms.decision_transformer import DecisionTransformer
+from mildly.algorithms.fit_dynamics import FitDynamics
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.algorithms.mcq_td3 import MCQTD3
+from mildly.algorithms.mopo import MOPO
 from mildly.algorithms.pbrl import PBRL
 from mildly.algorithms.sac import SAC
 from mildly.algorithms.td3 import TD3
@@ -31,6 +33,7 @@ _OWN: dict[str, type[Algorithm]] = {
     "iql": IQL,
     "mcq": MCQ,
     "mcq-td3": MCQTD3,
+    "mopo": MOPO,
     "pbrl": PBRL,
     "sac": SAC,
     "td3": TD3,
@@ -46,7 +49,10 @@ def _fault(thing: Any) -> str:
 ALGORITHMS = Registry("algorithm", "mildly.algorithms", _OWN, _fault)
 """The algorithms there are, by the names that `mildly train` takes."""
 
+PARTS: dict[str, type[Algorithm]] = {"dynamics": FitDynamics}
+"""What is trained as an algorithm is, but learns no policy."""
+
 
 def algorithm_named(name: str) -> type[Algorithm]:
-    """The class of an algorithm, or an error that lists those there are."""
-    return ALGORITHMS.named(name)
+    """The class of an algorithm, or of what learns a part of one, or an error that lists the algorithms there are."""
+    return PARTS.get(name) or ALGORITHMS.named(name)

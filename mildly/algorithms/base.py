@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,14 @@ from mildly.policy import Policy
 from mildly.state import Stateful, stream_seed
 
 
+class Savable(Protocol):
+    """What writes itself into a folder."""
+
+    def save(self, folder: Path) -> Path:
+        """Replace what is there."""
+        ...
+
+
 class Algorithm(Stateful, ABC):
     """A learner. Subclasses build their networks in `build` and learn in `update`."""
 
@@ -40,6 +49,8 @@ class Algorithm(Stateful, ABC):
     }
     PRESET_STEPS: ClassVar[Mapping[str, int]] = {"default": 100_000, "small": 20_000}
     """How many steps a preset takes, if not the paper's million."""
+    ACTS: ClassVar[bool] = True
+    """Whether it learns a policy, and not just a part of one."""
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
     """The few fields that people change first."""
     DERIVED: ClassVar = frozenset(
@@ -87,6 +98,14 @@ class Algorithm(Stateful, ABC):
     def phases(self) -> list[Phase]:
         """What is trained before the main steps, in order."""
         return [] if self.extras is None else self.extras.phases(self.warm_up, self.actor)
+
+    def finished(self) -> bool:
+        """Whether the main steps end here, before all are made: here, never."""
+        return False
+
+    def products(self) -> Mapping[str, Savable]:
+        """What a run leaves besides its policy, by the name of a folder in it: here, nothing."""
+        return {}
 
     @classmethod
     def steps_of(cls, preset: str) -> int:

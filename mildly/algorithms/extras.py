@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from mildly.actors import Actor
 from mildly.algorithms.config import require
-from mildly.data.batches import Batch, Preprocessing
+from mildly.data.batches import Batch, Preprocessing, Sampler
 from mildly.data.dataset import Dataset
 from mildly.data.returns import Returns, pieces
 from mildly.networks import polyak_update
@@ -56,6 +56,10 @@ class Phase(NamedTuple):
     """Takes one step on a batch."""
     field: str = ""
     """The config field that sets its steps."""
+    sampler: Sampler | None = None
+    """What it draws from, if not from what the main steps do."""
+    finished: Callable[[], bool] | None = None
+    """Whether it ends here, before its steps are made."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ learning rate falls along half a cosine over the steps of the method: a warm-up 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +39,7 @@ from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
 from mildly.networks import Critics, frozen_copy, mlp, orthogonal_, polyak_update, td_loss
-from mildly.optimizer import minimize
+from mildly.optimizer import decay_cosine, minimize
 
 ACTION_LIMIT = 1 - 1e-5
 """The data's actions are clipped to plus or minus this."""
@@ -215,8 +214,7 @@ class IQL(Algorithm):
         c = self.config
         self.updates += 1
         if c.decay_steps is not None:
-            done = min((self.updates - 1) / c.decay_steps, 1.0)
-            self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * 0.5 * (1 + math.cos(math.pi * done))
+            decay_cosine(self.actor_optimizer, c.actor_lr, (self.updates - 1) / c.decay_steps)
 
 
 def reward_scale(dataset: Dataset) -> float | None:

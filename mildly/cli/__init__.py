@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
     "data": "list, look at, check, convert and collect data sets",
+    "model": "fit a model of the environment, and look how good it is",
     "report": "compare runs on one page: scores, curves, intervals, cost",
     "paper": "the paper's tables and figures: run them, see our numbers beside its own",
     "theory": "check the paper's propositions on random processes, draw the figures",

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mildly.algorithms.base import Phase
 from mildly.algorithms.config import build_config
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.collect.online import EnvironmentSource
@@ -256,7 +257,7 @@ class _Monitor:
     def __init__(self, progress: Callable[[int, float], None] | None, value: float) -> None:
         self.progress, self.value = progress, value
 
-    def begin(self, phase: str, steps: int, step: int) -> None:
+    def begin(self, phase: Phase, step: int) -> None:
         pass
 
     def tick(self, step: int) -> None:

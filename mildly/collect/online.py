@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from mildly.algorithms.base import Algorithm
-from mildly.data.batches import Buffer
+from mildly.data.batches import Buffer, Sampler
 from mildly.data.dataset import FIELDS, Array
 from mildly.environments import action_space_of, make_env
 from mildly.training.trainer import Source
@@ -64,12 +64,12 @@ class EnvironmentSource(Source):
         self.at_boundary = True
         self.observation: Array
 
-    def next_batch(self) -> Any:
+    def next_batch(self, own: Sampler | None = None) -> Any:
         """Step the environment, then sample."""
         transition = self.step_environment()
         if self.log is not None:
             self.log.append(transition)
-        return self.buffer.sample(self.generator) if len(self.buffer) > self.random_steps else None
+        return (own or self.buffer).sample(self.generator) if len(self.buffer) > self.random_steps else None
 
     def step_environment(self) -> Transition:
         """One transition, which the buffer has then too."""

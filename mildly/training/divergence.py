@@ -30,8 +30,8 @@ class ValueWatch:
 
     A value is a sum of discounted rewards, so it lies between r_min / (1 - gamma) and r_max / (1 - gamma), or zero
     where an episode may end before. That bound is widened by its own width, since estimates overshoot for a while, and
-    by what an entropy bonus may add. A value outside in five lines in a row, which is not coming nearer, is divergence:
-    five, because networks may begin outside, on observations in large units.
+    by what an entropy bonus or a penalty of rewards may add. A value outside in five lines in a row, which is not
+    coming nearer, is divergence: five, because networks may begin outside, on observations in large units.
     """
 
     def __init__(self, low: float, high: float, gamma: float) -> None:
@@ -67,7 +67,7 @@ class ValueWatch:
         if "q_data" not in metrics:
             return ""
         value, entropy = float(metrics["q_data"]), metrics.get("alpha", 0.0) * metrics.get("entropy", 0.0)
-        more = abs(float(entropy)) / self.rest
+        more = (abs(float(entropy)) + float(metrics.get("penalty", 0.0))) / self.rest
         low, high = self.low - more, self.high + more
         distance = max(low - value, value - high)
         if distance <= 0:

@@ -241,8 +241,10 @@ class _Training:
         for phase in self.algorithm.phases():
             if phase.steps > plan.steps:
                 flag = f"--{phase.field.replace('_', '-')}"
+                at_most = "at most " if phase.finished is not None else ""
                 self.notes.append(
-                    f"the phase '{phase.name}' has {phase.steps} steps, more than the {plan.steps} that follow ({flag})"
+                    f"the phase '{phase.name}' has {at_most}{phase.steps} steps, more than "
+                    f"the {plan.steps} that follow ({flag})"
                 )
         """What to tell the user before the first step."""
         gamma: float | None = getattr(config, "gamma", None)
@@ -252,7 +254,7 @@ class _Training:
             SampledSource(sampler, self.algorithm.random_stream(plan.seed, "batches")),
             Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
             evaluate=self._evaluate if self.simulator else None,
-            on_save=lambda: self._policy().save(run.path / "policy"),
+            on_save=self._save_products,
             watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
             causes=lambda: likely_causes(data, self.algorithm.preprocessing, config, self.algorithm.prepared),
         )
@@ -301,7 +303,7 @@ class _Training:
 
     def _is_blind(self) -> bool:
         """Whether nothing says how well the policy acts, though somebody may have expected it."""
-        wanted = self.plan.eval_every or self.plan.env is None
+        wanted = self.algorithm.ACTS and (self.plan.eval_every or self.plan.env is None)
         return bool(wanted) and self.simulator is None and not self.run.evaluations()
 
     def _evaluate(self, step: int) -> Evaluation:
@@ -311,6 +313,13 @@ class _Training:
     def _policy(self) -> Policy:
         """The policy so far, which knows what its data were like."""
         return dataclasses.replace(self.algorithm.policy(self.plan.data), observation_space=self.observation_space)
+
+    def _save_products(self) -> None:
+        """The policy, if it learns one, and what else the algorithm leaves."""
+        if self.algorithm.ACTS:
+            self._policy().save(self.run.path / "policy")
+        for name, product in self.algorithm.products().items():
+            product.save(self.run.path / name)
 
     def _call_back(self, stop: list[int], step: int, result: Evaluation) -> None:
         """Tell the callbacks. An error in one stops the training as a signal does, with a checkpoint."""

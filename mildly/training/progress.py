@@ -9,13 +9,14 @@ from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from mildly.algorithms.base import Phase
 from mildly.evaluation.rollout import Evaluation
 from mildly.run import Plan
 from mildly.terminal import SafeConsole
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _WIDE = 140  # columns of a terminal that also has room for losses
-_SHOWN = ("loss_behavior", "loss_bc", "loss_critic", "loss_actor", "q_data", "q_ood")
+_SHOWN = ("loss_dynamics", "held_out_error", "loss_behavior", "loss_bc", "loss_critic", "loss_actor", "q_data", "q_ood")
 
 
 class TrainingProgress:
@@ -25,7 +26,7 @@ class TrainingProgress:
         self.console = SafeConsole(stderr=True, quiet=quiet)
         self.run = f"{plan.algorithm} on {plan.data.name}"
         self.title, self.steps = self.run, plan.steps
-        self.score = ""
+        self.score = self.at_most = ""
         self.details = ""
         self.first, self.began = start, time.monotonic()
         self.shown, self.shown_at = self.began, start
@@ -65,18 +66,20 @@ class TrainingProgress:
         if self.bar:
             self.bar.stop()
 
-    def begin(self, phase: str, steps: int, step: int) -> None:
+    def begin(self, phase: Phase, step: int) -> None:
         """A phase, or with an empty name the main steps, goes on from a step."""
         if self.step != self.shown_at:
             self._show(self.step)
         short = self.run if self.wide else self.run.split()[0]
-        self.title, self.steps = f"{self.run if not self.bar else short}{f', {phase}' if phase else ''}", steps
+        name, steps = phase.name, phase.steps
+        self.title, self.steps = f"{self.run if not self.bar else short}{f', {name}' if name else ''}", steps
+        self.at_most = "at most " if name and phase.finished is not None else ""
         self.first, self.began = step, time.monotonic()
         self.shown, self.shown_at, self.step, self.details = self.began, step, step, ""
         if self.bar:
             self.bar.update(self.task, description=self.title, total=steps, completed=step, speed="", details="")
-        elif phase and step < steps:
-            self.say(f"{self.title}: {steps} steps first" + (f", from step {step}" if step else ""))
+        elif name and step < steps:
+            self.say(f"{self.title}: {self.at_most}{steps} steps first" + (f", from step {step}" if step else ""))
 
     def tick(self, step: int) -> None:
         """A step has been made; shown if the last look is long enough ago."""
@@ -100,7 +103,7 @@ class TrainingProgress:
     def _show(self, step: int) -> None:
         self.shown, self.shown_at = time.monotonic(), step
         speed = (step - self.first) / max(self.shown - self.began, 1e-9)
-        pace = f"{speed:.1f} steps/s  {_clock((self.steps - step) / max(speed, 1e-9))} left"
+        pace = f"{speed:.1f} steps/s  {self.at_most}{_clock((self.steps - step) / max(speed, 1e-9))} left"
         losses = "" if self.bar and not self.wide else self.details
         details = "  ".join(part for part in (self.score, losses) if part)
         if self.bar:

@@ -46,8 +46,8 @@ class Source(ABC):
     """Whether a checkpoint may be written now, so that a resumed training is the same one."""
 
     @abstractmethod
-    def next_batch(self) -> Any:
-        """The next batch; None where this step is not to learn."""
+    def next_batch(self, own: Sampler | None = None) -> Any:
+        """The next batch, of a phase's own sampler where it has one; None where this step is not to learn."""
 
     @abstractmethod
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -64,8 +64,8 @@ class SampledSource(Source):
     def __init__(self, sampler: Sampler, generator: torch.Generator) -> None:
         self.sampler, self.generator = sampler, generator
 
-    def next_batch(self) -> Any:
-        return self.sampler.sample(self.generator)
+    def next_batch(self, own: Sampler | None = None) -> Any:
+        return (own or self.sampler).sample(self.generator)
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {"generator": self.generator.get_state(), **_prefixed("sampler.", self.sampler.state_dict())}, {}
@@ -92,7 +92,7 @@ class Schedule:
 class Monitor(Protocol):
     """Shows a person where a training stands."""
 
-    def begin(self, phase: str, steps: int, step: int) -> None:
+    def begin(self, phase: Phase, step: int) -> None:
         """A phase, or with an empty name the main steps, goes on from a step."""
         ...
 
@@ -138,7 +138,8 @@ class Trainer:
         """
         self.run, self.algorithm, self.source, self.schedule = run, algorithm, source, schedule
         self.evaluate, self.on_save, self.watch, self.causes = evaluate, on_save, watch, causes
-        self.phases: list[Phase] = [*algorithm.phases(), Phase("", schedule.steps, algorithm.step)]
+        main = Phase("", schedule.steps, algorithm.step, finished=algorithm.finished)
+        self.phases: list[Phase] = [*algorithm.phases(), main]
         """The last one is the main steps'."""
         self.current = self.step = 0
         """Number of the phase, and the step within it."""
@@ -166,15 +167,21 @@ class Trainer:
     @property
     def complete(self) -> bool:
         """Whether all steps are made; a source that cannot stop now is followed to where it can."""
-        return not self.phase.name and self.step >= self.schedule.steps and self.source.at_boundary
+        return not self.phase.name and self.phase_ended and self.source.at_boundary
+
+    @property
+    def phase_ended(self) -> bool:
+        """Whether the steps of this phase, or the main ones, are made, or no more are needed."""
+        finished = self.phase.finished
+        return self.step >= self.phase.steps or (finished is not None and finished())
 
     def train(self, monitor: Monitor, stop: Sequence[int] = ()) -> None:
         """Train to the end, or until `stop` holds a signal, and leave a checkpoint of the step reached."""
-        monitor.begin(self.phase.name, self.phase.steps, self.step)
+        monitor.begin(self.phase, self.step)
         while not self.complete and not stop:
-            if self.phase.name and self.step >= self.phase.steps:
+            if self.phase.name and self.phase_ended:
                 self.current, self.step = self.current + 1, 0
-                monitor.begin(self.phase.name, self.phase.steps, self.step)
+                monitor.begin(self.phase, self.step)
             self._one_step()
             self._log_evaluate_save(monitor)
             monitor.tick(self.step)
@@ -184,7 +191,7 @@ class Trainer:
     def _one_step(self) -> None:
         try:
             with self._timed("data"):
-                batch = self.source.next_batch()
+                batch = self.source.next_batch(self.phase.sampler)
             with self._timed("update"):
                 metrics = {} if batch is None else self.phase.update(batch)
         except RuntimeError as error:
@@ -204,7 +211,8 @@ class Trainer:
 
     def _log_evaluate_save(self, monitor: Monitor) -> None:
         """What is due after a step. A phase evaluates nothing, since its policy is not yet one."""
-        every, last = self.schedule, self.step == self.phase.steps and self.schedule.ends
+        every, ended = self.schedule, self.phase_ended
+        last = ended and self.schedule.ends
         if self.step % every.log_every == 0 or last:
             self._log(monitor)
         if self.evaluate and every.eval_every and not self.phase.name and (self.step % every.eval_every == 0 or last):
@@ -216,7 +224,7 @@ class Trainer:
         before = self.saved[1] if self.saved[0] == self.current else 0
         due = self.step // every.checkpoint_every > before // every.checkpoint_every
         due = due and not (self.watch and self.watch.suspicious)  # the last sound one may be needed
-        if self.source.at_boundary and (due or self.step >= self.phase.steps):
+        if self.source.at_boundary and (due or ended):
             self._save()
 
     def _log(self, monitor: Monitor) -> None:

@@ -59,6 +59,7 @@ _CACHE = {"behavior.cache", "behavior.refresh_every"}
 _REFUSED = {"bcq": _CACHE, "bear": _CACHE, "uwac": _CACHE | {"layer_norm"}}
 """What some algorithms cannot do though they have the field."""
 WITH_BEHAVIOR = [name for name, fields in FIELDS.items() if "behavior.steps" in fields]
+WITH_MODEL = [name for name, fields in FIELDS.items() if "dynamics.max_steps" in fields]
 WITH_MMD = [name for name, fields in FIELDS.items() if "warmup_steps" in fields]
 
 
@@ -109,6 +110,12 @@ def walk(learner: Algorithm, main_steps: int) -> list[tuple[str, Callable[[Any],
     """What a trainer calls, one entry for each step: the name of its phase, empty for a main step, and the call."""
     phases = [*learner.phases(), Phase("", main_steps, learner.step)]
     return [(phase.name, phase.update) for phase in phases for _ in range(phase.steps)]
+
+
+def warm_up_of(learner: Algorithm) -> Phase:
+    """The phase in which the actor clones."""
+    (phase,) = (phase for phase in learner.phases() if phase.name == "bc warm-up")
+    return phase
 
 
 def snapshot(part: Stateful) -> dict[str, Tensor]:

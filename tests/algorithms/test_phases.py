@@ -10,6 +10,7 @@ import torch
 from conftest import make_batch, same, tiny, train_tiny, weights
 from learners import (
     DATA,
+    WITH_MODEL,
     all_finite,
     batch_of,
     differing,
@@ -19,6 +20,7 @@ from learners import (
     snapshot,
     starting,
     walk,
+    warm_up_of,
 )
 from torch import nn
 
@@ -54,13 +56,15 @@ def test_where_no_term_needs_a_behavior_model_it_has_no_phase(name):
 @every_algorithm
 def test_there_are_none_unless_asked_for_but_for_warm_ups_that_are_the_authors_own(name):
     own = {"cql": [(WARM_UP, 40_000)], "bear": [("mmd warm-up", 40_000)], "uwac": [("mmd warm-up", 40_000)]}
+    own["mopo"] = [("dynamics model", 4)]
     assert named(tiny(name)) == own.get(name, [])
 
 
 @every_with_extras
 def test_a_warm_up_has_the_steps_it_is_given(name):
-    assert named(tiny(name, **{"extras.bc_warmup_steps": 3})) == [(WARM_UP, 3)]
-    assert named(tiny(name, **{"extras.bc_warmup_steps": 0})) == []
+    before = [("dynamics model", 4)] if name in WITH_MODEL else []
+    assert named(tiny(name, **{"extras.bc_warmup_steps": 3})) == [*before, (WARM_UP, 3)]
+    assert named(tiny(name, **{"extras.bc_warmup_steps": 0})) == before
 
 
 def test_behavior_cloning_has_no_warm_up():
@@ -79,7 +83,7 @@ def test_every_warm_up_clones_while_the_critics_learn(name):
     sampler, random = learner.batches(DATA), torch.Generator().manual_seed(0)
     whole = sampler.sample(torch.Generator().manual_seed(1), 200)
     before, distance = weights(learner.critics, learner.target_critics), learner.bc_loss(whole).item()
-    (phase,) = learner.phases()
+    phase = warm_up_of(learner)
     for _ in range(phase.steps):
         metrics = phase.update(sampler.sample(random))
         assert all_finite(metrics)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, Layers, make_batch, same, tiny, weights
-from learners import batch_of, every_with_extras, starting, with_gradient
+from learners import batch_of, every_with_extras, starting, warm_up_of, with_gradient
 
 from mildly.algorithms.extras import clone
 
@@ -110,8 +110,8 @@ def test_the_critics_take_the_step_that_they_would_take_in_a_main_step(name):
 
 @every_with_extras
 def test_the_step_after_the_warm_up_is_the_methods_own(name):
-    learner, plain = starting(name, **WARM), tiny(name, gamma=0.9, **{"extras.bc_warmup_steps": 0})
-    (phase,) = learner.phases()
+    learner, plain = starting(name, **WARM), starting(name, **{"extras.bc_warmup_steps": 0})
+    phase = warm_up_of(learner)
     for step in range(phase.steps):
         phase.update(batch_of(step))
     plain.load_state_dict(learner.state_dict())
@@ -139,7 +139,7 @@ def test_an_actor_that_clones_takes_no_notice_of_the_values(name, betas):
 def test_the_average_of_the_policy_counts_the_steps_of_the_warm_up(name):
     learner = starting(name, actor_lr=0.01, **WARM, **{"extras.policy_ema": 0.25})
     seen = []
-    for step, update in enumerate([learner.phases()[0].update] * 2 + [learner.step]):
+    for step, update in enumerate([warm_up_of(learner).update] * 2 + [learner.step]):
         update(batch_of(step))
         seen.append(weights(learner.actor))
     expected = [torch.stack(steps).mean(dim=0) for steps in zip(*seen, strict=True)]  # of three, all count alike
