@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
+    "ope": "estimate from logged data what a policy would earn, and grade the estimators",
     "data": "list, look at, check, convert and collect data sets",
     "report": "compare runs on one page: scores, curves, intervals, cost",
     "paper": "the paper's tables and figures: run them, see our numbers beside its own",

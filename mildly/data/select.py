@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from mildly.data.dataset import FIELDS, Array, Dataset
 from mildly.errors import MildlyError
@@ -23,20 +24,25 @@ def best_episodes(dataset: Dataset, share: float) -> Dataset:
     if count == len(episodes):
         return dataset
     best = np.sort(np.argsort(-returns, kind="stable")[:count])  # NaN comes last
-    chosen = [episodes[i] for i in best]
-    rows = sum(episode.stop - episode.start for episode in chosen)
+    rows = sum(episodes[i].stop - episodes[i].start for i in best)
     unknown = int(np.isnan(returns).sum())
     notes = [
         f"Only the {count:,} best of {len(episodes):,} episodes by return, {rows:,} of {len(dataset):,} transitions."
     ]
     notes += [f"The returns of {unknown:,} episodes are not known, since rewards are missing."] if unknown else []
+    return pick_episodes(dataset, best, notes)
+
+
+def pick_episodes(dataset: Dataset, chosen: npt.NDArray[np.int64], notes: Sequence[str] = ()) -> Dataset:
+    """Some episodes, by their numbers in rising order; the notes tell of it."""
+    episodes = dataset.episodes()
     meta = dataclasses.replace(dataset.meta, notes=(*dataset.meta.notes, *notes), fingerprint="")
-    gaps = None if dataset.gaps is None else dataset.gaps.part(best)
+    gaps = None if dataset.gaps is None else dataset.gaps.part(chosen)
     try:
-        columns = {name: _pick(getattr(dataset, name), chosen) for name in FIELDS}
+        columns = {name: _pick(getattr(dataset, name), [episodes[i] for i in chosen]) for name in FIELDS}
     except OSError as error:
         where = tempfile.gettempdir()
-        raise MildlyError(f"{dataset.meta.name}: its best episodes cannot be copied to {where} ({error}).") from error
+        raise MildlyError(f"{dataset.meta.name}: its episodes cannot be copied to {where} ({error}).") from error
     return dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps, origin=None)
 
 
