@@ -23,7 +23,7 @@ from mildly.networks import mlp, normal
 
 _DRAWS = 4  # of (z, t) for each row of a batch: they cost little and make the gradient less noisy
 _STEPS = 4  # of the midpoint rule; fewer leave many actions between modes, more change little
-_DENSITY_STEPS = 16  # of the way back, whose error is one of the density
+_DENSITY_STEPS = 8  # of the way back, whose error is one of the density
 
 
 class Flow(BehaviorModel):
@@ -76,17 +76,13 @@ class Flow(BehaviorModel):
 
     def _with_divergence(self, observations: Tensor, x: Tensor, time: float) -> tuple[Tensor, Tensor]:
         """v(s, x, t), and the sum of its derivatives, of each dimension by itself."""
-
-        def velocity(x: Tensor) -> Tensor:
-            return self._at(observations, x, time)
-
-        divergence = torch.zeros_like(x[:, 0])
-        for i in range(self.action_size):
-            along = torch.zeros_like(x)
-            along[:, i] = 1
-            value, slope = torch.func.jvp(velocity, (x,), (along,))
-            divergence = divergence + slope[:, i]
-        return value, divergence
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            velocity = self._at(observations, x, time)
+            slopes = [torch.autograd.grad(part.sum(), x, retain_graph=True)[0] for part in velocity.unbind(-1)]
+        divergence = sum(slope[:, i] for i, slope in enumerate(slopes))
+        assert isinstance(divergence, Tensor)
+        return velocity.detach(), divergence
 
     def _at(self, observations: Tensor, x: Tensor, time: float) -> Tensor:
         """v(s, x, t) at one time for all."""

@@ -35,6 +35,7 @@ _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9
 _FEW = 10.0  # effective episodes below which weights say little
 _HEAVY = 0.5  # share of the weight on the heaviest hundredth
 _DRIFT = 0.1  # of the value: a fit that still moves by more has not converged
+_SHARED = ("counts", "paths", "behavior_log_prob")  # by problems of several policies
 _STEPS_LEFT = 0.2  # the last part of a fit, in which it should stand still
 
 
@@ -132,6 +133,12 @@ class Problem:
         """Of the episodes, by the policy's density and the data's."""
         own = self.judged.log_prob(self.data.observations, self.data.actions)
         return Weights.of(self.paths, self.paths.table(own - self.behavior_log_prob), self.settings.clip)
+
+    def for_policy(self, judged: Judged, folder: Path, identity: str) -> Problem:
+        """The same problem for another policy, with what does not depend on the policy."""
+        other = dataclasses.replace(self, judged=judged, folder=folder, identity=identity)
+        vars(other).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
+        return other
 
     def _fit(self, algorithm: Any, name: str, config: Any, steps: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
         facts = {"config": {key: _plain(value) for key, value in dataclasses.asdict(config).items()}, **more}

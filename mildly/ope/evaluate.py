@@ -130,12 +130,11 @@ def _doubts(covered: float, plan: Plan | None, data: Dataset, anchors: Mapping[s
         yield (f"fqe gives the log's own clone {clone.value:.4g}, but the log earned {log.value:.4g}: fqe errs here")
 
 
-def clone_problem(problem: Problem, folder: Path, data: Dataset | None = None) -> Problem:
-    """The same problem for a clone of the data, or of other data: a policy that draws as these do."""
-    source = problem.data if data is None else data
-    policy = clone_of(source, folder / "run", problem.settings)
+def clone_problem(problem: Problem, folder: Path) -> Problem:
+    """The same problem for a clone of the data: a policy that draws as they do."""
+    policy = clone_of(problem.data, folder / "run", problem.settings)
     judged = JudgedPolicy.of(policy, problem.data, "the clone", stochastic=True)
-    return dataclasses.replace(problem, judged=judged, folder=folder, identity=identity_of(folder / "run"))
+    return problem.for_policy(judged, folder, identity_of(folder / "run"))
 
 
 def clone_of(data: Dataset, folder: Path, settings: Settings) -> Policy:

@@ -48,9 +48,9 @@ class FQEConfig(AlgorithmConfig):
     """Widths of the critics' hidden layers."""
     gamma: float = 0.99
     """Discount factor."""
-    tau: float = 0.02
+    tau: float = 0.05
     """Rate at which the target critics follow the critics."""
-    critic_lr: float = 3e-4
+    critic_lr: float = 1e-3
     """Learning rate."""
     ensemble: int = 5
     """Critics, each with a bootstrap sample of the episodes."""

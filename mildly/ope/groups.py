@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from mildly.errors import MildlyError
 LEAST = 3
 """Groups without which nothing can be ranked."""
 _EPISODES = 2  # of a group at least
-_ROUNDS = 50  # of the search for clusters
+_ROUNDS, _STARTS = 30, 10  # of the search for clusters
 _MOST = 20  # values of a column that are groups
 
 
@@ -72,7 +72,7 @@ def column_labels(source: str, reading: ImportOptions, name: str, data: Dataset,
 
 
 def habits(data: Dataset) -> npt.NDArray[np.float64]:
-    """What tells one policy's episodes from another's: mean and spread of actions, beyond what the state explains.
+    """What tells one policy's episodes from another's: its mean action, and that beyond what the state explains.
 
     What an episode earned is not in it. Groups by returns would be of lucky and unlucky episodes, and no policy's.
     """
@@ -80,30 +80,33 @@ def habits(data: Dataset) -> npt.NDArray[np.float64]:
     actions = np.asarray(data.actions, np.float64)
     inputs = np.concatenate([observations, np.ones((len(data), 1))], axis=1)
     rest = actions - inputs @ np.linalg.lstsq(inputs, actions, rcond=None)[0]
-    rows = [
-        np.concatenate([part.mean(axis=0) for part in (rest[episode], np.abs(rest[episode]), actions[episode])])
-        for episode in data.episodes()
-    ]
-    table = np.stack(rows)
+    both = np.concatenate([rest, actions], axis=1)
+    table = np.stack([both[episode].mean(axis=0) for episode in data.episodes()])
     return np.asarray((table - table.mean(axis=0)) / np.maximum(table.std(axis=0), 1e-9))
 
 
 def clusters(points: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The number of the cluster of each point, by k-means from centers far apart."""
+    """The number of the cluster of each point: the tightest that k-means finds from several starts."""
+    found = [_clusters(points, count, random) for _ in range(_STARTS)]
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _clusters(
+    points: npt.NDArray[np.float64], count: int, random: np.random.Generator
+) -> tuple[float, npt.NDArray[np.int64]]:
+    """K-means from centers far apart: the sum of squared distances, and the clusters."""
     centers = points[[random.integers(len(points))]]
     while len(centers) < min(count, len(points)):
         apart = _apart(points, centers).min(axis=1)
-        total = apart.sum()
-        chance = apart / total if total > 0 else np.full(len(points), 1 / len(points))
+        chance = apart / apart.sum() if apart.any() else None
         centers = np.concatenate([centers, points[[random.choice(len(points), p=chance)]]])
     for _ in range(_ROUNDS):
         nearest = _apart(points, centers).argmin(axis=1)
-        moved = [points[nearest == i].mean(axis=0) if (nearest == i).any() else c for i, c in enumerate(centers)]
-        if np.array_equal(moved, centers):
-            break
-        centers = np.stack(moved)
-    found: npt.NDArray[Any] = _apart(points, centers).argmin(axis=1)
-    return found
+        centers = np.stack(
+            [points[nearest == i].mean(axis=0) if (nearest == i).any() else c for i, c in enumerate(centers)]
+        )
+    apart = _apart(points, centers)
+    return float(apart.min(axis=1).sum()), apart.argmin(axis=1)
 
 
 def _apart(points: npt.NDArray[np.float64], centers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
