@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
     "ope": "estimate from logged data what a policy would earn, and grade the estimators",
+    "choose": "rank policies by logged data, against what the log did; ends in a verdict",
     "data": "list, look at, check, convert and collect data sets",
     "report": "compare runs on one page: scores, curves, intervals, cost",
     "paper": "the paper's tables and figures: run them, see our numbers beside its own",

@@ -24,7 +24,8 @@ from mildly.training.offline import resume, train
 
 GAMMA = 0.99
 """Of a policy whose run tells none."""
-_COVERED = 0.75  # share of states below which the data know too little of what the policy does
+COVERED = 0.75
+"""Share of states below which the data know too little of what a policy does."""
 
 
 def silent(text: str) -> None:
@@ -118,7 +119,7 @@ def judge(
 
 
 def _doubts(covered: float, plan: Plan | None, data: Dataset, anchors: Mapping[str, Estimate]) -> Iterator[str]:
-    if covered < _COVERED:
+    if covered < COVERED:
         yield (
             f"in {100 * (1 - covered):.0f} % of the states the policy does what the data hardly show (5 % are usual): "
             "no estimate knows what follows"

@@ -10,7 +10,7 @@ from mildly.data.dataset import Dataset, Meta
 PERIODS, EPISODES, LENGTH = 4, 10, 15
 
 
-def periods(hidden: bool = False, seed: int = 0) -> Dataset:
+def periods(hidden: bool = False, noise: float = 0.2, seed: int = 0) -> Dataset:
     """Periods of policies that aim at different places, and earn what x is.
 
     Where the reason is `hidden` all periods act alike, and earn what no column shows: nothing can be told from it.
@@ -23,7 +23,7 @@ def periods(hidden: bool = False, seed: int = 0) -> Dataset:
             x = random.normal(0, 0.3)
             for _ in range(LENGTH):
                 aim = 0.0 if hidden else aims[period]
-                a = float(np.clip(aim + random.normal(0, 0.2), -1, 1))
+                a = float(np.clip(aim + random.normal(0, noise), -1, 1))
                 y = 0.7 * x + 0.5 * a + random.normal(0, 0.05)
                 reward = float(period) + random.normal(0, 0.1) if hidden else x
                 for column, value in zip(columns.values(), (x, a, reward, y), strict=True):
