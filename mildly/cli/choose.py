@@ -63,8 +63,8 @@ def main(args: Sequence[str]) -> int:
     from mildly.files import writable
     from mildly.ope.choose import choose
     from mildly.ope.estimators import Settings
-    from mildly.ope.fit import Interrupted
     from mildly.report.choice import write_choice
+    from mildly.training.offline import Stopped
 
     if options.page is not None:
         writable(options.page)  # before an hour of work
@@ -82,7 +82,7 @@ def main(args: Sequence[str]) -> int:
             out=options.out,
             say=tell,
         )
-    except Interrupted as stopped:
+    except Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
     if options.json:

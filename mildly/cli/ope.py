@@ -34,7 +34,7 @@ class Options:
     run: Annotated[str, Mark.POSITIONAL]
     """A run's folder, or a policy's."""
     dataset: Annotated[str, Arg(metavar="SET")]
-    """The data to judge by: a name, file or folder. Best are episodes that the policy was not trained on."""
+    """The log that it was trained on, whose episodes held out by 'train --holdout' are judged by; or another one."""
     estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis")
     """Which: fqe (fitted Q evaluation), wis (weighted importance sampling), dr (doubly robust, both together)."""
     gamma: float | None = None
@@ -93,11 +93,11 @@ class GradeOptions:
 
 def main(args: Sequence[str]) -> int:
     """Parse, estimate, print."""
-    from mildly.ope.fit import Interrupted
+    from mildly.training.offline import Stopped
 
     try:
         return _grade(args[1:]) if args[:1] == ["grade"] else _judge(args)
-    except Interrupted as stopped:
+    except Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
 
@@ -149,6 +149,8 @@ def _print_judgment(found: Judgment) -> None:
             out.print(f"  doubt: {doubt}")
     for doubt in found.doubts:
         out.print(f"doubt: {doubt}")
+    for note in found.notes:
+        out.print(f"note: {note}")
 
 
 def _cells(one: Estimate) -> tuple[str, str]:

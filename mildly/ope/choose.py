@@ -17,18 +17,15 @@ from typing import Any
 import numpy as np
 
 from mildly.data.dataset import Array, Dataset
-from mildly.data.select import pick_episodes
 from mildly.errors import MildlyError
 from mildly.ope.coverage import Coverage, coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, check_data, estimate, logged_return
-from mildly.ope.evaluate import COVERED, gamma_of, identity_of, kept_in, plan_of, silent
+from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, estimate, logged_return
+from mildly.ope.evaluate import COVERED, gamma_of, identity_of, judging_data, kept_in, plan_of, silent
 from mildly.ope.fit import Say
 from mildly.ope.grade import QUICK, Grading, grade as grade_log
 from mildly.ope.judged import JudgedPolicy
 from mildly.policy import load_policy
 from mildly.run import Plan
-
-_EPISODES = 2  # held out at least
 
 
 @dataclass(frozen=True)
@@ -165,33 +162,6 @@ def _judged(
         covered = coverage(judged, data, settings.seed)
         found.append(Candidate(name, value, gain_over(value, log), estimates, covered))
     return log, found
-
-
-def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Dataset, list[str]]:
-    """The episodes that no candidate was trained on, and what there is to say of them."""
-    check_data(data)
-    trained = {
-        name: plan
-        for name, plan in plans.items()
-        if plan is not None and plan.data.fingerprint and plan.data.fingerprint == data.meta.fingerprint
-    }
-    if not trained:
-        return data, ["no candidate was trained on these data: they are judged by all of them"]
-    without = [name for name, plan in trained.items() if not plan.held_out]
-    if without:
-        return data, [
-            f"{', '.join(without)}: trained on these very data, so that estimates flatter. Train with --holdout 0.2, "
-            "and a fifth of the episodes is kept for judging"
-        ]
-    common = sorted(set.intersection(*(set(plan.held_out) for plan in trained.values())))
-    if len(common) < _EPISODES:
-        raise MildlyError(
-            f"the candidates were trained with different episodes held out, of which {len(common)} are common to all. "
-            "Train them with one --seed and one --holdout."
-        )
-    held = pick_episodes(data, np.array(common))
-    check_data(held)
-    return held, [f"judged by {len(common):,} episodes that no candidate was trained on"]
 
 
 def combined(estimates: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:

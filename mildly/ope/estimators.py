@@ -79,7 +79,7 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not a number is null."""
         values = dataclasses.asdict(self)
-        return {name: _plain(value) for name, value in values.items()}
+        return {name: plain(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Problem:
         return other
 
     def _fit(self, algorithm: Any, name: str, config: Any, steps: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        facts = {"config": {key: _plain(value) for key, value in dataclasses.asdict(config).items()}, **more}
+        facts = {"config": {key: plain(value) for key, value in dataclasses.asdict(config).items()}, **more}
         seed = self.settings.seed
         return fit(algorithm, self.data, self.folder / name, facts, steps=steps, seed=seed, say=self.say)
 
@@ -265,9 +265,10 @@ def _t(degrees: int) -> float:
     return _T[max(known for known in _T if known <= degrees)]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it; what is no finite number is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: plain(inner) for name, inner in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -11,17 +11,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from mildly.data.dataset import Dataset
+from mildly.data.select import pick_episodes
 from mildly.errors import MildlyError, unknown_name
 from mildly.files import sha256
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, check_data, estimate, fitted_q, logged_return
+from mildly.ope.estimators import (
+    ESTIMATORS,
+    Estimate,
+    Problem,
+    Settings,
+    check_data,
+    estimate,
+    fitted_q,
+    logged_return,
+    plain,
+)
 from mildly.ope.fit import Say
 from mildly.ope.judged import JudgedPolicy
 from mildly.policy import WEIGHTS, Policy, load_policy
 from mildly.run import Plan, Run
 from mildly.training.offline import resume, train
 
+_EPISODES = 2  # that must be held out to judge by
 GAMMA = 0.99
 """Of a policy whose run tells none."""
 COVERED = 0.75
@@ -53,6 +67,8 @@ class Judgment:
     """Which density of the policy importance weights use."""
     doubts: tuple[str, ...]
     """What speaks against every estimate."""
+    notes: tuple[str, ...]
+    """Which data it was judged by."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -60,7 +76,8 @@ class Judgment:
             name: {key: value.to_json() for key, value in getattr(self, name).items()}
             for name in ("anchors", "estimates")
         }
-        return {**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, **tables}
+        values = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {**values, **tables}
 
 
 def judge(
@@ -79,7 +96,7 @@ def judge(
 
     Args:
         run: a run's folder, or a `policy` folder.
-        data: the episodes to judge by; best those that the policy was not trained on.
+        data: the log that the policy was trained on, of which the held-out episodes are judged by; or another one.
         estimators: names in `ESTIMATORS`.
         gamma: the discount factor; by default the run's own, or 0.99.
         stochastic: judge the policy's draws instead of its deterministic actions.
@@ -91,8 +108,8 @@ def judge(
     for name in estimators:
         if name not in ESTIMATORS:
             raise unknown_name("estimator", name, ESTIMATORS)
-    check_data(data)
     policy, plan = load_policy(run), plan_of(run)
+    data, notes = judging_data({os.fspath(run): plan}, data)
     judged = JudgedPolicy.of(policy, data, os.fspath(run), stochastic=stochastic)
     gamma = gamma_of(plan) if gamma is None else gamma
     settings = settings or Settings()
@@ -114,21 +131,47 @@ def judge(
         coverage=covered,
         data_return=float(data.known_returns().mean()),
         density=judged.density,
-        doubts=tuple(_doubts(covered, plan, data, anchors)),
+        doubts=tuple(_doubts(covered, anchors)),
+        notes=tuple(notes),
     )
 
 
-def _doubts(covered: float, plan: Plan | None, data: Dataset, anchors: Mapping[str, Estimate]) -> Iterator[str]:
+def _doubts(covered: float, anchors: Mapping[str, Estimate]) -> Iterator[str]:
     if covered < COVERED:
         yield (
             f"in {100 * (1 - covered):.0f} % of the states the policy does what the data hardly show (5 % are usual): "
             "no estimate knows what follows"
         )
-    if plan is not None and plan.data.fingerprint and plan.data.fingerprint == data.meta.fingerprint:
-        yield "the policy was trained on these very data, so that estimates tend to flatter it"
     log, clone = (anchors.get(name) for name in ("the log", "its clone (fqe)"))
     if log is not None and clone is not None and (clone.high < log.low or clone.low > log.high):
         yield (f"fqe gives the log's own clone {clone.value:.4g}, but the log earned {log.value:.4g}: fqe errs here")
+
+
+def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Dataset, list[str]]:
+    """The episodes that none of some policies was trained on, and what there is to say of them."""
+    check_data(data)
+    trained = {
+        name: plan
+        for name, plan in plans.items()
+        if plan is not None and plan.data.fingerprint and plan.data.fingerprint == data.meta.fingerprint
+    }
+    if not trained:
+        return data, []
+    without = [name for name, plan in trained.items() if not plan.held_out]
+    if without:
+        return data, [
+            f"{', '.join(without)}: trained on these very data, so that estimates flatter. Train with --holdout 0.2, "
+            "and a fifth of the episodes is kept for judging"
+        ]
+    common = sorted(set.intersection(*(set(plan.held_out) for plan in trained.values())))
+    if len(common) < _EPISODES:
+        raise MildlyError(
+            f"{len(common)} of the episodes were held out of every training; judging needs {_EPISODES}. Train with one "
+            "--seed and one --holdout for all, such as 0.2."
+        )
+    held = pick_episodes(data, np.array(common))
+    check_data(held)
+    return held, [f"judged by the {len(common):,} episodes that were held out of training"]
 
 
 def clone_problem(problem: Problem, folder: Path) -> Problem:

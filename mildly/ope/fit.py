@@ -13,6 +13,7 @@ from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
 from mildly.files import read_own_json, write_json
 from mildly.run import Run
+from mildly.training.offline import Stopped
 from mildly.training.signals import stop_requests
 from mildly.training.trainer import SampledSource, Schedule, Trainer
 
@@ -23,14 +24,6 @@ _SECONDS = 15.0  # between two words on progress
 
 Say = Callable[[str], None]
 """Tells a person where the work stands."""
-
-
-class Interrupted(MildlyError):
-    """A signal asked the work to stop, and a checkpoint is written."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + signal_number
 
 
 def fit(
@@ -55,10 +48,11 @@ def fit(
     schedule = Schedule(steps, max(1, steps // _LINES), 0, max(1, steps // _CHECKPOINTS))
     trainer = Trainer(run, algorithm, source, schedule)
     with run.locked(), stop_requests() as stop:
+        run.check_own()
         trainer.restore()
         trainer.train(_Progress(folder.name, steps, say), stop)
     if stop:
-        raise Interrupted(f"stopped at step {trainer.step} of {steps} of {folder.name}.", stop[0])
+        raise Stopped(f"stopped at step {trainer.step} of {steps} of {folder}; a checkpoint is written.", stop[0])
     return run.metrics()
 
 

@@ -21,7 +21,7 @@ from mildly.data.dataset import Array, Dataset
 from mildly.data.select import pick_episodes
 from mildly.evaluation.statistics import rank_correlation
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, check_data, estimate, logged_return
+from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, check_data, estimate, logged_return, plain
 from mildly.ope.evaluate import GAMMA, clone_of, identity_of, kept_in, silent
 from mildly.ope.fit import Say
 from mildly.ope.groups import group
@@ -112,7 +112,7 @@ class Grading:
             for each in self.held
         ]
         grades = {
-            name: {key: _plain(value) for key, value in vars(grade).items()} for name, grade in self.grades.items()
+            name: {key: plain(value) for key, value in vars(grade).items()} for name, grade in self.grades.items()
         }
         return {**vars(self), "held": held, "grades": grades, "best": self.best, "verdict": self.verdict()}
 
@@ -203,7 +203,3 @@ def _within(one: Estimate, truth: Estimate) -> bool:
 
 def _root_mean_square(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

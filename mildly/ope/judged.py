@@ -13,10 +13,11 @@ from torch import Tensor
 
 from mildly.action_space import ActionSpace
 from mildly.actors import BOUND_MARGIN, Gaussian, GaussianActor, SoftGaussianActor, TanhGaussian, TanhGaussianActor
-from mildly.data.dataset import Array, Dataset, blocks
+from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
 from mildly.policy import Policy
 
+_BLOCK = 8192
 _DENSE = (TanhGaussianActor, GaussianActor, SoftGaussianActor)
 
 
@@ -83,7 +84,7 @@ class JudgedPolicy:
         n = self.draws if self.stochastic else 1
         generator = torch.Generator(device=self._device).manual_seed(seed)
         found = np.empty((len(observations), n, int(self.policy.actor.spec["action_size"])), np.float32)
-        for rows in blocks(len(observations)):
+        for rows in _parts(len(observations)):
             given = np.asarray(observations[rows])
             for k in range(n):
                 acted = self.policy.act(given, not self.stochastic, generator, unseen="ignore")
@@ -118,7 +119,7 @@ class JudgedPolicy:
 
     def _in_own_units(self, observations: Array, actions: Array) -> Iterator[tuple[Tensor, Tensor]]:
         """The policy's own normalized states, and actions in its own [-1, 1]."""
-        for rows in blocks(len(observations)):
+        for rows in _parts(len(observations)):
             states = torch.tensor(observations[rows], dtype=torch.float32, device=self._device)
             given = np.asarray(actions[rows])
             if self.action_space is not None and self.policy.action_space is not None:
@@ -138,6 +139,12 @@ class JudgedPolicy:
     @property
     def _device(self) -> torch.device:
         return next(self.policy.actor.parameters()).device
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """Some states at a time: a policy may look at a hundred candidates in each."""
+    for start in range(0, rows, _BLOCK):
+        yield slice(start, min(start + _BLOCK, rows))
 
 
 def normal_log_prob(actions: Array, means: Array, std: float) -> Array:

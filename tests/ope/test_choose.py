@@ -14,10 +14,10 @@ import mildly
 from mildly.actors import DeterministicActor
 from mildly.cli import main
 from mildly.data.select import held_out, without_episodes
-from mildly.ope.choose import Candidate, combined, gain_over, judging_data, verdict
+from mildly.ope.choose import Candidate, combined, gain_over, verdict
 from mildly.ope.coverage import Coverage
 from mildly.ope.estimators import Estimate, Settings
-from mildly.ope.evaluate import plan_of
+from mildly.ope.evaluate import judging_data, plan_of
 from mildly.ope.grade import Held, grading
 from mildly.policy import Policy
 from mildly.training.offline import resume, train
@@ -87,7 +87,7 @@ def test_candidates_are_judged_by_episodes_that_none_has_seen(tmp_path):
     assert len(judging.episodes()) == len(common)
     first = data.episodes()[common[0]]
     assert np.array_equal(judging.observations[:10], data.observations[first])
-    assert "no candidate was trained on" in notes[0]
+    assert "episodes that were held out of training" in notes[0]
 
 
 def test_runs_without_a_holdout_are_told_to_flatter(tmp_path):
@@ -100,7 +100,7 @@ def test_runs_without_a_holdout_are_told_to_flatter(tmp_path):
 def test_nothing_in_common_is_refused(tmp_path, refused):
     data = make_dataset(rows=200)
     plans = {f"{seed}": plan_with(tmp_path, f"{seed}", data, holdout=0.1, seed=seed) for seed in range(3)}
-    refused(lambda: judging_data(plans, data), "different episodes held out", "one --seed")
+    refused(lambda: judging_data(plans, data), "0 of the episodes were held out of every training", "one --seed")
 
 
 # Estimates together

@@ -20,6 +20,7 @@ from mildly.ope.estimators import Problem, Settings, estimate, logged_return
 from mildly.ope.evaluate import judge
 from mildly.ope.judged import JudgedPolicy, NoDensity
 from mildly.policy import Policy
+from mildly.training.offline import train
 
 TRUTH = exact_v(PI, steps=200)[PROCESS.start]
 FEW = Settings(steps=30, density_steps=10, hidden_dims=(8,), replications=50)
@@ -166,14 +167,21 @@ def test_another_policy_does_not_go_on_with_a_kept_fit(saved, tmp_path, refused)
 
 
 def test_the_discount_is_that_of_the_policy_s_run(tmp_path):
-    from mildly.training.offline import train
-
     data = logged(6)
     fields = {"hidden_dims": (8, 8), "batch_size": 8, "gamma": 0.7}
     run = train("td3-bc", data, steps=2, out=tmp_path / "run", quiet=True, eval_every=0, check=False, **fields)
     found = judge(run.path, data, settings=FEW, estimators=["fqe"], clone=False)
     assert found.gamma == 0.7
-    assert any("trained on these very data" in doubt for doubt in found.doubts)
+    assert "trained on these very data" in found.notes[0]
+
+
+def test_a_policy_is_judged_by_what_its_training_held_out(tmp_path):
+    data = logged(10)
+    fields = {"hidden_dims": (8, 8), "batch_size": 8, "holdout": 0.4}
+    run = train("bc", data, steps=2, out=tmp_path / "run", quiet=True, eval_every=0, check=False, **fields)
+    found = judge(run.path, data, settings=FEW, estimators=["fqe"], clone=False)
+    assert found.episodes == 4
+    assert found.notes == ("judged by the 4 episodes that were held out of training",)
 
 
 # Wrong uses
