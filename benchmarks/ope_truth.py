@@ -28,8 +28,9 @@ from mildly.environments import action_space_of, make_env
 from mildly.evaluation.statistics import rank_correlation
 from mildly.files import atomic_write
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import ESTIMATORS, Problem, Settings, estimate, logged_return
+from mildly.ope.estimators import ESTIMATORS, Problem, estimate, logged_return
 from mildly.ope.judged import normal_log_prob
+from mildly.ope.settings import Settings
 from mildly.run import versions
 
 GAMMA, HORIZON, BANDWIDTH = 0.99, 700, 0.1  # behind 700 steps a reward counts less than a thousandth

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import Files, console, parse, table
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
 from mildly.errors import tell
+from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
     from mildly.ope.choose import Choice
@@ -37,22 +38,12 @@ class Options:
     """How the grading groups episodes: by time, or by what they do."""
     groups: int = 5
     """Groups of the grading."""
-    steps: int = 10_000
-    """Gradient steps of fqe, for each candidate and each group."""
-    density_steps: int = 3_000
-    """Gradient steps of the data's action density, and of clones."""
-    hidden_dims: tuple[int, ...] = (128, 128)
-    """Widths of the critics' hidden layers."""
-    seed: int = 0
-    """Decides all random numbers."""
-    out: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder to keep fits in: the same command then goes on where it was interrupted."""
     page: Annotated[str | None, Arg(aliases=("-o",), metavar="FILE")] = None
     """Also write a page: intervals, a map of what the data cover, diagnostics."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
-    data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder in which data set names are looked for first."""
+    work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
+    files: Annotated[Files, Mark.NO_PREFIX] = Files()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -62,14 +53,13 @@ def main(args: Sequence[str]) -> int:
     from mildly.data.registry import load_dataset
     from mildly.files import writable
     from mildly.ope.choose import choose
-    from mildly.ope.estimators import Settings
     from mildly.report.choice import write_choice
     from mildly.training.offline import Stopped
 
     if options.page is not None:
         writable(options.page)  # before an hour of work
     set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir)
+    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
     try:
         found = choose(
             options.runs,
@@ -78,8 +68,8 @@ def main(args: Sequence[str]) -> int:
             grade=options.grade,
             groups=options.groups,
             by=options.by,
-            settings=Settings(options.steps, options.density_steps, options.hidden_dims, seed=options.seed),
-            out=options.out,
+            settings=options.work,
+            out=options.files.out,
             say=tell,
         )
     except Stopped as stopped:

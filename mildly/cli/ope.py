@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import Files, console, parse, table
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
-from mildly.errors import MildlyError, tell
+from mildly.errors import tell
+from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
     from mildly.ope.estimators import Estimate
@@ -43,20 +44,10 @@ class Options:
     """Judge draws from the policy instead of its deterministic actions."""
     clone: bool = True
     """Also judge a clone of the data, whose return is known to be near theirs."""
-    steps: int = 20_000
-    """Gradient steps of fqe."""
-    density_steps: int = 5_000
-    """Gradient steps of the data's action density, and of the clone."""
-    hidden_dims: tuple[int, ...] = (256, 256)
-    """Widths of the critics' hidden layers."""
-    seed: int = 0
-    """Decides all random numbers."""
-    out: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder to keep fits in: the same command then goes on where it was interrupted."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
-    data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder in which data set names are looked for first."""
+    work: Annotated[Settings, Mark.NO_PREFIX] = Settings()
+    files: Annotated[Files, Mark.NO_PREFIX] = Files()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -74,20 +65,10 @@ class GradeOptions:
     """Which estimators to grade."""
     gamma: float = 0.99
     """Discount factor."""
-    steps: int = 10_000
-    """Gradient steps of fqe, for each group."""
-    density_steps: int = 3_000
-    """Gradient steps of the data's action density and of the clone, for each group."""
-    hidden_dims: tuple[int, ...] = (128, 128)
-    """Widths of the critics' hidden layers."""
-    seed: int = 0
-    """Decides all random numbers."""
-    out: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder to keep fits in: the same command then goes on where it was interrupted."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
-    data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
-    """Folder in which data set names are looked for first."""
+    work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
+    files: Annotated[Files, Mark.NO_PREFIX] = Files()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -105,11 +86,10 @@ def main(args: Sequence[str]) -> int:
 def _judge(args: Sequence[str]) -> int:
     options = parse(Options, args, prog="mildly ope", description=_ABOUT)
     from mildly.data.registry import load_dataset
-    from mildly.ope.estimators import Settings
     from mildly.ope.evaluate import judge
 
     set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir)
+    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
     found = judge(
         options.run,
         data,
@@ -117,8 +97,8 @@ def _judge(args: Sequence[str]) -> int:
         gamma=options.gamma,
         stochastic=options.stochastic,
         clone=options.clone,
-        settings=Settings(options.steps, options.density_steps, options.hidden_dims, seed=options.seed),
-        out=options.out,
+        settings=options.work,
+        out=options.files.out,
         say=tell,
     )
     if options.json:
@@ -160,17 +140,14 @@ def _cells(one: Estimate) -> tuple[str, str]:
 def _grade(args: Sequence[str]) -> int:
     options = parse(GradeOptions, args, prog="mildly ope grade", description=_ABOUT_GRADE)
     from mildly.data.registry import load_dataset
-    from mildly.ope.estimators import ESTIMATORS, Settings
     from mildly.ope.grade import grade
     from mildly.ope.groups import column_labels
 
-    if not set(options.estimators) <= set(ESTIMATORS):
-        raise MildlyError(f"--estimators must be among {', '.join(ESTIMATORS)}, got {' '.join(options.estimators)}.")
     set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.data_dir)
+    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
     labels = None
     if options.by not in ("time", "cluster"):
-        labels = column_labels(options.dataset, options.reading, options.by, data, options.data_dir)
+        labels = column_labels(options.dataset, options.reading, options.by, data, options.files.data_dir)
     found = grade(
         data,
         by=options.by,
@@ -178,8 +155,8 @@ def _grade(args: Sequence[str]) -> int:
         labels=labels,
         estimators=options.estimators,
         gamma=options.gamma,
-        settings=Settings(options.steps, options.density_steps, options.hidden_dims, seed=options.seed),
-        out=options.out,
+        settings=options.work,
+        out=options.files.out,
         say=tell,
     )
     if options.json:

@@ -7,7 +7,10 @@
     estimators.py   the registry: one estimator, one function from a problem to an estimate
     coverage.py     whether the data know the policy's actions
     evaluate.py     one policy, all estimators, and the anchors beside them
+    groups.py       episodes that may have had a policy of their own
     grade.py        the estimators judged on the log itself
+    choose.py       several policies, and a verdict
+    fit.py          a fit with the one trainer; settings.py how much work it takes
 
 A further estimator, such as roll-outs in a learned model, is one function and one line in `ESTIMATORS`.
 """

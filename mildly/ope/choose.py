@@ -19,11 +19,12 @@ import numpy as np
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
 from mildly.ope.coverage import Coverage, coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, estimate, logged_return
+from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, estimate, logged_return
 from mildly.ope.evaluate import COVERED, gamma_of, identity_of, judging_data, kept_in, plan_of, silent
 from mildly.ope.fit import Say
-from mildly.ope.grade import QUICK, Grading, grade as grade_log
+from mildly.ope.grade import Grading, grade as grade_log
 from mildly.ope.judged import JudgedPolicy
+from mildly.ope.settings import QUICK, Settings
 from mildly.policy import load_policy
 from mildly.run import Plan
 

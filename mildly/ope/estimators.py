@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,14 @@ import numpy as np
 from mildly.data.dataset import Array, Dataset
 from mildly.data.findings import lacks_reward
 from mildly.data.returns import discounted_returns
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.statistics import Pool
 from mildly.ope.density import Density, DensityConfig
 from mildly.ope.fit import Say, fit
 from mildly.ope.fqe import FQE, FQEConfig
 from mildly.ope.importance import Floats, Paths, Weights, doubly_robust, weighted_return
 from mildly.ope.judged import Judged, NoDensity
+from mildly.ope.settings import Settings
 from mildly.state import stream_seed
 
 _TAIL = 0.025
@@ -37,31 +38,6 @@ _HEAVY = 0.5  # share of the weight on the heaviest hundredth
 _DRIFT = 0.1  # of the value: a fit that still moves by more has not converged
 _SHARED = ("counts", "paths", "behavior_log_prob")  # by problems of several policies
 _STEPS_LEFT = 0.2  # the last part of a fit, in which it should stand still
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How much work an estimate takes."""
-
-    steps: int = 20_000
-    """Gradient steps of fitted Q evaluation."""
-    density_steps: int = 5_000
-    """Gradient steps of the density of the data's actions."""
-    hidden_dims: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the critics."""
-    clip: float = 10.0
-    """A step's importance ratio is at most this."""
-    replications: int = 400
-    """Bootstrap draws of the episodes."""
-    seed: int = 0
-    """Decides all random numbers."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "density_steps", "replications"):
-            if getattr(self, name) < 1:
-                raise MildlyError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not self.clip > 1:
-            raise MildlyError(f"clip must be above 1, got {self.clip}.")
 
 
 @dataclass(frozen=True)
@@ -224,6 +200,13 @@ def doubly_robust_q(problem: Problem) -> Estimate:
 Estimator = Callable[[Problem], Estimate]
 ESTIMATORS: dict[str, Estimator] = {"fqe": fitted_q, "dr": doubly_robust_q, "wis": weighted_importance}
 """The estimators there are, by the names that tables use."""
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise where an estimator is not known."""
+    for name in names:
+        if name not in ESTIMATORS:
+            raise unknown_name("estimator", name, ESTIMATORS)
 
 
 def estimate(name: str, problem: Problem) -> Estimate:

@@ -15,15 +15,15 @@ import numpy as np
 
 from mildly.data.dataset import Dataset
 from mildly.data.select import pick_episodes
-from mildly.errors import MildlyError, unknown_name
+from mildly.errors import MildlyError
 from mildly.files import sha256
 from mildly.ope.coverage import coverage
 from mildly.ope.estimators import (
     ESTIMATORS,
     Estimate,
     Problem,
-    Settings,
     check_data,
+    check_names,
     estimate,
     fitted_q,
     logged_return,
@@ -31,6 +31,7 @@ from mildly.ope.estimators import (
 )
 from mildly.ope.fit import Say
 from mildly.ope.judged import JudgedPolicy
+from mildly.ope.settings import Settings
 from mildly.policy import WEIGHTS, Policy, load_policy
 from mildly.run import Plan, Run
 from mildly.training.offline import resume, train
@@ -105,9 +106,7 @@ def judge(
         out: a folder to keep fits in, so that an interrupted call goes on where it was; otherwise nothing is kept.
         say: hears of progress.
     """
-    for name in estimators:
-        if name not in ESTIMATORS:
-            raise unknown_name("estimator", name, ESTIMATORS)
+    check_names(estimators)
     policy, plan = load_policy(run), plan_of(run)
     data, notes = judging_data({os.fspath(run): plan}, data)
     judged = JudgedPolicy.of(policy, data, os.fspath(run), stochastic=stochastic)

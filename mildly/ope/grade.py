@@ -21,14 +21,13 @@ from mildly.data.dataset import Array, Dataset
 from mildly.data.select import pick_episodes
 from mildly.evaluation.statistics import rank_correlation
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, Settings, check_data, estimate, logged_return, plain
+from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, check_data, check_names, estimate, logged_return, plain
 from mildly.ope.evaluate import GAMMA, clone_of, identity_of, kept_in, silent
 from mildly.ope.fit import Say
 from mildly.ope.groups import group
 from mildly.ope.judged import JudgedPolicy
+from mildly.ope.settings import QUICK, Settings
 
-QUICK = Settings(steps=10_000, density_steps=3_000, hidden_dims=(128, 128))
-"""What a grading takes for each group, since it does it over and over."""
 _RANKED = 0.3  # rank correlation below which an estimator does not tell better from worse
 _ALIKE = 2.0  # times the noise of the groups' returns; groups that differ by less grade nothing
 GUESS = "the rest's return"
@@ -142,6 +141,7 @@ def grade(
         out: a folder to keep fits in, so that an interrupted call goes on where it was; otherwise nothing is kept.
         say: hears of progress.
     """
+    check_names(estimators)
     check_data(data)
     held, every = [], np.arange(len(data.episode_ends()))
     with kept_in(out) as folder:

@@ -16,9 +16,10 @@ from mildly.cli import main
 from mildly.data.select import held_out, without_episodes
 from mildly.ope.choose import Candidate, combined, gain_over, verdict
 from mildly.ope.coverage import Coverage
-from mildly.ope.estimators import Estimate, Settings
+from mildly.ope.estimators import Estimate
 from mildly.ope.evaluate import judging_data, plan_of
 from mildly.ope.grade import Held, grading
+from mildly.ope.settings import Settings
 from mildly.policy import Policy
 from mildly.training.offline import resume, train
 

@@ -16,9 +16,10 @@ from mildly.cli import main
 from mildly.data.dataset import Meta
 from mildly.data.findings import no_reward
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import Problem, Settings, estimate, logged_return
+from mildly.ope.estimators import Problem, estimate, logged_return
 from mildly.ope.evaluate import judge
 from mildly.ope.judged import JudgedPolicy, NoDensity
+from mildly.ope.settings import Settings
 from mildly.policy import Policy
 from mildly.training.offline import train
 
