@@ -15,6 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def swing(gain: float) -> Callable[[Array], Array]:
         pumped = gain * lacking * np.sign(speed)
         balanced = -(8 * np.arctan2(sin, cos) + 2 * speed) if 0 < gain <= 1 else pumped
         torque = np.full_like(cos, 1.0) if gain > 1 else np.where(cos > 0.9, balanced, pumped)
-        return np.clip(torque / 2, -1, 1)[:, None]
+        return np.asarray(np.clip(torque / 2, -1, 1)[:, None])
 
     return act
 
@@ -74,8 +75,7 @@ def ladder(log: str, policies: Path) -> dict[str, Callable[[Array], Array]]:
     if task == "pendulum":
         return {name: swing(gain) for name, gain in SWINGS.items()}
     arrays = {name: ArrayPolicy(policies / f"{task}_{name}.npz", deterministic=True) for name in SNAPSHOTS}
-    rng = np.random.default_rng(0)
-    return {name: lambda observations, policy=policy: policy(observations, rng) for name, policy in arrays.items()}
+    return {name: partial(policy, rng=np.random.default_rng(0)) for name, policy in arrays.items()}
 
 
 def truth(env_id: str, act: Callable[[Array], Array], episodes: int) -> dict[str, float]:

@@ -174,7 +174,8 @@ def combined(estimates: Mapping[str, Estimate], weights: Mapping[str, float]) ->
     share = share / share.sum() if share.sum() else np.full(len(usable), 1 / len(usable))
     ends = np.array([(one.value, one.low, one.high) for one in usable.values()])
     doubts = tuple(f"{name}: {doubt}" for name, one in estimates.items() for doubt in one.doubts)
-    return Estimate(*map(float, share @ ends), doubts=doubts)
+    value, low, high = (share @ ends).tolist()
+    return Estimate(value, low, high, doubts=doubts)
 
 
 def gain_over(value: Estimate, log: Estimate) -> Estimate:

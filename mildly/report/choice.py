@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def _diagnostics(each: Candidate) -> Html:
     return join([tag("h3", each.run), _table(("estimator", "value", "95 % interval", "facts", "doubts"), rows)])
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Html:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     body = join(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
     made = tag("table", tag("thead", tag("tr", *(tag("th", title, scope="col") for title in head))), tag("tbody", body))
     return tag("div", made, class_="scroll")
