@@ -107,8 +107,7 @@ def train(
     check_fields(kind, preset, fields)
     given = env if env is None or isinstance(env, str) else Simulator.of(env)
     data, reading = read_data(kind, dataset, reading or ImportOptions(), given, data_dir)
-    if source is None and not isinstance(dataset, Dataset):
-        source = stable_source(dataset, data_dir)
+    source = source or (None if isinstance(dataset, Dataset) else stable_source(dataset, data_dir))
     said = preflight(data, source, reading, check=check)
     env_id, meta = environment_of(data.meta, given)
     config = make_config(kind, preset, data.meta.name, fields)
