@@ -7,6 +7,8 @@
     {"do": "act", "observations": [[...], ...]}            the policy's deterministic actions
     {"do": "begin", "episodes": N}                         episodes of a policy that remembers them; `act` then takes
                                                            "rows", which of them are meant, and "rewards", their last
+    {"do": "judge", "arguments": {...}, "seed": 0}         its fitted Q evaluation, which takes the next steps
+    {"do": "value", "observations": [[...], ...]}          what it says that the policy earns from there, on average
 
 An answer is an object, with the key `error` where something went wrong.
 """
@@ -79,6 +81,20 @@ class Worker:
         self.algorithm = made.create(device=False)
         self.algorithm.build_with_dataset(self.buffer)
         return {"config": json.loads(made.serialize())}
+
+    def judge(self, arguments: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Fitted Q evaluation of the algorithm, with new weights."""
+        d3rlpy.seed(seed)
+        given = {name: self.argument(name, value) for name, value in arguments.items()}
+        algorithm = getattr(self.algorithm, "algo", self.algorithm)
+        self.algorithm = d3rlpy.ope.FQE(algo=algorithm, config=d3rlpy.ope.FQEConfig(**given))
+        self.algorithm.build_with_dataset(self.buffer)
+        return {"config": json.loads(self.algorithm.config.serialize())}
+
+    def value(self, observations: list[list[float]]) -> dict[str, Any]:
+        """The mean value of the policy's actions."""
+        states = np.asarray(observations, np.float32)
+        return {"value": float(self.algorithm.predict_value(states, self.algorithm.predict(states)).mean())}
 
     def argument(self, name: str, value: Any) -> Any:
         """What JSON cannot say: encoders from widths, scalers, and an optimizer whose rate decays."""
@@ -176,7 +192,7 @@ def main() -> None:
     torch.set_num_threads(1)
     worker = Worker()
     tasks: dict[str, Callable[..., dict[str, Any]]] = {
-        name: getattr(worker, name) for name in ("versions", "load", "build", "steps", "begin", "act")
+        name: getattr(worker, name) for name in ("versions", "load", "build", "steps", "begin", "act", "judge", "value")
     }
     for line in sys.stdin:
         request = json.loads(line)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mildly.evaluation.evaluate import evaluate as evaluate
     from mildly.extend import register as register
     from mildly.observation_space import UnseenError as UnseenError, UnseenWarning as UnseenWarning
+    from mildly.ope.choose import choose as choose
     from mildly.policy import Policy as Policy, load_policy as load_policy
     from mildly.training.offline import resume as resume, train as train
 
@@ -35,6 +36,7 @@ _HOMES = {
     "Policy": "mildly.policy",
     "UnseenError": "mildly.observation_space",
     "UnseenWarning": "mildly.observation_space",
+    "choose": "mildly.ope.choose",
     "evaluate": "mildly.evaluation.evaluate",
     "load_dataset": "mildly.data.registry",
     "load_dynamics": "mildly.dynamics",

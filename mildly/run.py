@@ -66,6 +66,7 @@ _TYPES = {
     "variant": str,
     "tensorboard": bool,
     "reading": dict,
+    "held_out": list,
 }
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PEAK = "peak_megabytes"
@@ -108,6 +109,8 @@ class Plan:
     """What a sweep calls this run's settings, such as `lam=0.5`; empty for a run of its own."""
     reading: dict[str, Any] = field(default_factory=dict)
     """The options that a raw log was read with."""
+    held_out: list[int] = field(default_factory=list)
+    """Episodes of the data that are not trained on, by their numbers."""
 
     @property
     def flat_config(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ LAYERS = (
     ("algorithms", "extend", "run"),
     ("evaluation",),
     ("training", "bench", "testing"),
-    ("collect",),
+    ("collect", "ope"),
     ("experiments",),
     ("report",),
     ("paper",),

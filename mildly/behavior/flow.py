@@ -12,6 +12,7 @@ passes per draw where the CVAE needs one. At its own widths that costs as much a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +23,7 @@ from mildly.networks import mlp, normal
 
 _DRAWS = 4  # of (z, t) for each row of a batch: they cost little and make the gradient less noisy
 _STEPS = 4  # of the midpoint rule; fewer leave many actions between modes, more change little
+_DENSITY_STEPS = 8  # of the way back, whose error is one of the density
 
 
 class Flow(BehaviorModel):
@@ -56,6 +58,31 @@ class Flow(BehaviorModel):
             middle = x + size / 2 * self._at(observations, x, k * size)
             x += size * self._at(observations, middle, (k + 0.5) * size)
         return x.clamp_(-1, 1)
+
+    @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The log density (batch,) of actions (batch, a), before the clip: the current is followed back to its noise.
+
+            log p(a) = log N(z; 0, I) - integral over time of div v(s, x_t, t)
+
+        The divergence is exact, a derivative for each dimension of the action.
+        """
+        x, spread, size = actions, actions.new_zeros(len(actions)), 1 / _DENSITY_STEPS
+        for k in reversed(range(_DENSITY_STEPS)):
+            end = self._at(observations, x, (k + 1) * size)
+            velocity, divergence = self._with_divergence(observations, x - size / 2 * end, (k + 0.5) * size)
+            x, spread = x - size * velocity, spread + size * divergence
+        return -0.5 * (x.square() + math.log(2 * math.pi)).sum(-1) - spread
+
+    def _with_divergence(self, observations: Tensor, x: Tensor, time: float) -> tuple[Tensor, Tensor]:
+        """v(s, x, t), and the sum of its derivatives, of each dimension by itself."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            velocity = self._at(observations, x, time)
+            slopes = [torch.autograd.grad(part.sum(), x, retain_graph=True)[0] for part in velocity.unbind(-1)]
+        divergence = sum(slope[:, i] for i, slope in enumerate(slopes))
+        assert isinstance(divergence, Tensor)
+        return velocity.detach(), divergence
 
     def _at(self, observations: Tensor, x: Tensor, time: float) -> Tensor:
         """v(s, x, t) at one time for all."""

@@ -17,6 +17,8 @@ COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
+    "ope": "estimate from logged data what a policy would earn, and grade the estimators",
+    "choose": "rank policies by logged data, against what the log did; ends in a verdict",
     "data": "list, look at, check, convert and collect data sets",
     "model": "fit a model of the environment, and look how good it is",
     "report": "compare runs on one page: scores, curves, intervals, cost",

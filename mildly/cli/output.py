@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from rich.table import Table
 
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
+from mildly.cli.marks import Arg
 from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from mildly.experiments.spec import Job
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files: where fits are kept, and data looked for."""
+
+    out: Annotated[str | None, Arg(metavar="DIR")] = None
+    """Folder to keep fits in: the same command then goes on where it was interrupted."""
+    data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
+    """Folder in which data set names are looked for first."""
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:

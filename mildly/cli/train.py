@@ -58,6 +58,8 @@ class Options:
     env: Annotated[str | None, Arg(metavar="NAME")] = None
     """Environment to evaluate in, if not the data set's own; MODULE:ID imports the module that registers it. A raw
     log's action bounds are its, unless given."""
+    holdout: float = 0.0
+    """Share of the episodes to keep out of the training, so that 'mildly choose' can judge by them; 0.2 is usual."""
     log_every: int = 200
     """Gradient steps between lines of metrics."""
     checkpoint_every: int = 1_000

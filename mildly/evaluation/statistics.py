@@ -258,6 +258,22 @@ def sample_efficiency(
     return EstimatedCurve(*np.array(found).T)
 
 
+def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
+    """Spearman's: 1 where both rank alike, 0 by chance. Equal values share their ranks.
+
+    Not a number where one of the two does not vary.
+    """
+    ours, theirs = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
+    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return float("nan")
+    return float(np.corrcoef(ours, theirs)[0, 1])
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    below, equal = (compare(values[None], values[:, None]).sum(axis=1) for compare in (np.less, np.equal))
+    return np.asarray(below + (equal - 1) / 2, dtype=np.float64)
+
+
 def _by_task(scores: Scores) -> dict[str, FloatArray]:
     """The scores of each task's runs, whichever way they were given; columns of an array are named by their place."""
     if isinstance(scores, Mapping):

@@ -18,6 +18,7 @@ from mildly.algorithms.config import build_config, check_fields, make_config
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset, stable_source
+from mildly.data.select import held_out, without_episodes
 from mildly.device import resolve_device
 from mildly.environments import Environment, Simulator, trust_env
 from mildly.errors import MildlyError
@@ -54,6 +55,7 @@ def train(
     eval_every: int = 5_000,
     episodes: int = 10,
     env: Environment | None = None,
+    holdout: float = 0.0,
     log_every: int = 200,
     checkpoint_every: int = 1_000,
     device: str = "auto",
@@ -84,6 +86,8 @@ def train(
         env: environment to evaluate in, if not the data set's own: an id, also as `module:Id`, which imports the
             module; an environment of your own; or a function that makes one, such as its class. The last two are kept
             in no file: give them to `resume` again.
+        holdout: share of the episodes, whole ones drawn by the seed, that are kept out of the training, for `choose` to
+            judge by. Which they are is in `run.json`.
         log_every: gradient steps between lines of metrics, which are means over those steps.
         checkpoint_every: gradient steps between checkpoints.
         device: `auto`, `cpu`, `cuda`, ...
@@ -103,8 +107,7 @@ def train(
     check_fields(kind, preset, fields)
     given = env if env is None or isinstance(env, str) else Simulator.of(env)
     data, reading = read_data(kind, dataset, reading or ImportOptions(), given, data_dir)
-    if source is None and not isinstance(dataset, Dataset):
-        source = stable_source(dataset, data_dir)
+    source = source or (None if isinstance(dataset, Dataset) else stable_source(dataset, data_dir))
     said = preflight(data, source, reading, check=check)
     env_id, meta = environment_of(data.meta, given)
     config = make_config(kind, preset, data.meta.name, fields)
@@ -126,6 +129,7 @@ def train(
         tensorboard=tensorboard,
         variant=variant,
         reading=reading.to_json(),
+        held_out=held_out(data, holdout, seed),
     )
     asked = _Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
     with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
@@ -222,6 +226,7 @@ class _Training:
     """A plan made real: the algorithm, its data, and the trainer."""
 
     def __init__(self, run: Run, plan: Plan, config: Any, data: Dataset, asked: _Asked) -> None:
+        data = without_episodes(data, plan.held_out)
         self.run, self.plan, self.data, self.asked = run, plan, data, asked
         self.warnings: list[str] | None = None
         """What the look at the data has found; None where nobody has looked now."""
@@ -237,7 +242,7 @@ class _Training:
         sampler = self.algorithm.batches(data)
         check_learned(self.algorithm, built, sampler, data)
         self.observation_space = _observation_space(self.algorithm.select(data))
-        self.notes += self.algorithm.notes
+        self.notes += [*data.meta.notes[-1:], *self.algorithm.notes] if plan.held_out else self.algorithm.notes
         for phase in self.algorithm.phases():
             if phase.steps > plan.steps:
                 flag = f"--{phase.field.replace('_', '-')}"

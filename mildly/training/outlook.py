@@ -54,6 +54,8 @@ def _next_steps(run: Run, plan: Plan, *, look: bool) -> Iterator[str]:
             yield f"  mildly data check {source}   (what the warnings mean)"
         if plan.algorithm != "bc":
             yield f"  mildly train bc --dataset {source}   (imitation, which this policy must be better than)"
+        if "gamma" in plan.config:
+            yield f"  mildly ope {folder} --dataset {source}   (what it would earn, estimated from the data)"
     yield f"  mildly report {folder} -o report.html   (values, losses and distance against time)"
     yield f"  mildly evaluate {folder} --env MODULE:ID   (with a simulator; in Python env= takes an object, too)"
 

@@ -347,3 +347,35 @@ def test_the_flow_leaves_fewer_draws_between_two_modes_than_the_cvae(kl_weight):
     cvae = BEHAVIOR_MODELS["cvae"](1, 1, hidden_dims=(64, 64), kl_weight=kl_weight)
     assert flow < 0.15
     assert flow < out_of_support(cvae, 3000, 1e-3) - 0.05
+
+
+# The flow's density
+
+
+def test_the_density_of_a_flow_that_carries_nothing_is_that_of_its_noise():
+    flow = Flow(2, 3, (4,))
+    for parameter in flow.parameters():
+        parameter.data.zero_()
+    actions = torch.tensor([[0.1, -0.5, 0.9], [0.0, 0.0, 0.0]])
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(actions).sum(-1)
+    assert torch.allclose(flow.log_prob(torch.zeros(2, 2), actions), expected, atol=1e-5)
+
+
+def test_the_density_of_a_linear_flow_by_hand():
+    """v = c x carries N(0, 1) to N(0, exp(c)^2); the way back is followed in small steps."""
+    flow = Flow(1, 2, ())
+    flow.velocity[0].weight.data = torch.tensor([[0.0, -0.7, 0.0, 0.0], [0.0, 0.0, 0.3, 0.0]])
+    flow.velocity[0].bias.data.zero_()
+    actions = torch.tensor([[0.2, -0.4], [0.5, 0.8]])
+    scales = torch.tensor([-0.7, 0.3]).exp()
+    expected = torch.distributions.Normal(0.0, scales).log_prob(actions).sum(-1)
+    assert torch.allclose(flow.log_prob(torch.zeros(2, 1), actions), expected, atol=5e-3)
+
+
+def test_the_density_of_any_flow_integrates_to_one():
+    torch.manual_seed(0)
+    flow = Flow(2, 1, (16, 16))
+    at = torch.linspace(-12, 12, 2401)[:, None]
+    density = flow.log_prob(torch.ones(2401, 2), at).exp()
+    assert (density.sum() * 0.01).item() == pytest.approx(1.0, abs=0.01)
+    assert not density.requires_grad

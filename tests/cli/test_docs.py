@@ -21,7 +21,7 @@ def shortened(text: str) -> str:
     """A hundredth of the steps that the page shows, in commands and in Python; an agent needs some thousands."""
     least = {"--agent-steps ": 3000}
     return re.sub(
-        r"((?:--steps|--agent-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",
+        r"((?:--steps|--agent-steps|--density-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",
         lambda match: f"{match[1]}{max(int(match[2].replace('_', '')) // 100, least.get(match[1], 1))}",
         text,
     )

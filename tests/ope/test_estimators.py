@@ -1,0 +1,225 @@
+"""The estimators on data whose answers are known; a policy judged from the command line; wrong uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_dataset
+from tabular import GAMMA, MU, PI, PROCESS, TabularPolicy, exact_v, logged
+
+from mildly.actors import TanhGaussianActor
+from mildly.cli import main
+from mildly.data.dataset import Meta
+from mildly.data.findings import no_reward
+from mildly.ope.coverage import coverage
+from mildly.ope.estimators import Problem, estimate, logged_return
+from mildly.ope.evaluate import judge
+from mildly.ope.judged import JudgedPolicy, NoDensity
+from mildly.ope.settings import Settings
+from mildly.policy import Policy
+from mildly.training.offline import train
+
+TRUTH = exact_v(PI, steps=200)[PROCESS.start]
+FEW = Settings(steps=30, density_steps=10, hidden_dims=(8,), replications=50)
+
+
+def quiet(text):
+    pass
+
+
+def problem(tmp_path, data=None, judged=None, settings=FEW):
+    data = logged(300, length=12) if data is None else data
+    made = Problem(judged or TabularPolicy(), data, GAMMA, settings, tmp_path, quiet)
+    density = TabularPolicy(MU).log_prob(data.observations, data.actions)
+    vars(made)["behavior_log_prob"] = density  # exact, where a flow would have to learn it
+    return made
+
+
+def test_with_exact_densities_importance_sampling_and_doubly_robust_are_near_the_truth(tmp_path):
+    settings = dataclasses.replace(FEW, steps=300, hidden_dims=(32,))
+    made = problem(tmp_path, logged(1500, length=12), settings=settings)
+    of_data = exact_v(MU, steps=200)[PROCESS.start]
+    for name in ("wis", "dr"):
+        found = estimate(name, made)
+        assert found.low < TRUTH < found.high
+        assert abs(found.value - TRUTH) < abs(of_data - TRUTH) / 4
+        assert found.facts["effective episodes"] > 20
+        assert not found.doubts
+
+
+def test_the_anchor_is_the_data_s_discounted_return_from_the_starts(tmp_path):
+    made = problem(tmp_path)
+    found = logged_return(made)
+    assert found.low < exact_v(MU, steps=200)[PROCESS.start] < found.high
+    rewards = made.data.rewards.reshape(300, 12).astype(np.float64)
+    by_hand = (rewards @ GAMMA ** np.arange(12)).mean() / (1 - GAMMA**12)  # as if the limit were none
+    assert found.value == pytest.approx(by_hand)
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path):
+    first, again = (estimate("dr", problem(tmp_path / name)) for name in ("one", "two"))
+    assert first == again
+
+
+def test_few_effective_episodes_are_a_doubt(tmp_path):
+    far = TabularPolicy(np.array([[0.001, 0.999], [0.001, 0.999]]))
+    made = problem(tmp_path, logged(40, length=20), far, dataclasses.replace(FEW, clip=1e6))
+    found = estimate("wis", made)
+    assert found.facts["effective episodes"] < 10
+    assert "carry all of the weight" in found.doubts[0]
+
+
+def test_a_fit_that_still_moves_is_a_doubt(tmp_path):
+    data = logged(30)
+    made = problem(tmp_path, data, settings=dataclasses.replace(FEW, steps=20))
+    fqe, lines = made.fitted
+    vars(made)["fitted"] = (fqe, [{**line, "v_start": 10.0 * line["step"]} for line in lines])
+    assert "still moves" in estimate("fqe", made).doubts[0]
+
+
+def test_an_estimator_that_cannot_be_used_says_why(tmp_path):
+    class NoDensityPolicy(TabularPolicy):
+        def log_prob(self, observations, actions):
+            raise NoDensity("it has none")
+
+    found = estimate("wis", problem(tmp_path, logged(5), NoDensityPolicy()))
+    assert np.isnan(found.value)
+    assert found.doubts == ("it has none",)
+    assert found.to_json()["value"] is None
+
+
+# Coverage
+
+
+class Shifted:
+    """Logged actions, moved."""
+
+    density = ""
+
+    def __init__(self, data, by):
+        self.known = {row.tobytes(): action for row, action in zip(data.observations, data.actions, strict=True)}
+        self.by = by
+
+    def actions(self, observations, seed):
+        return np.stack([self.known[row.tobytes()] for row in observations])[:, None] + np.float32(self.by)
+
+    def log_prob(self, observations, actions):
+        raise NotImplementedError
+
+
+def test_the_log_covers_its_own_actions_and_not_those_far_away():
+    data = make_dataset(rows=2000)
+    near = dataclasses.replace(data, actions=0.3 * data.actions)
+    assert coverage(Shifted(near, 0.0), near).share == pytest.approx(0.95, abs=0.01)
+    assert coverage(Shifted(near, 5.0), near).share == 0.0
+
+
+# From the command line
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A policy and a data set on disk."""
+    torch.manual_seed(0)
+    Policy(TanhGaussianActor(2, 1, (8,)), action_space=None).save(tmp_path / "policy")
+    logged(12).save(tmp_path / "log")
+    return str(tmp_path / "policy"), str(tmp_path / "log")
+
+
+SHORT = ("--steps", "20", "--density-steps", "5", "--hidden-dims", "8")
+
+
+def test_a_policy_is_judged_by_one_command(saved, capsys):
+    policy, log = saved
+    assert main(["ope", policy, "--dataset", log, *SHORT]) == 0
+    out = capsys.readouterr().out
+    for word in ("fqe", "dr", "wis", "the log", "its clone", "discounted", "gamma 0.99", "Coverage", "kernel"):
+        assert word in out
+
+
+def test_json_holds_every_number_and_a_kept_fit_is_not_made_again(saved, tmp_path, capsys):
+    policy, log = saved
+    command = ["ope", policy, "--dataset", log, *SHORT, "--json", "--stochastic", "--out", str(tmp_path / "kept")]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert json.loads(first.out) == json.loads(again.out)
+    assert "fqe: 20 steps" in first.err
+    assert "steps" not in again.err
+    found = json.loads(first.out)
+    assert found["estimates"].keys() == {"fqe", "dr", "wis"}
+    assert found["density"] == "its own"
+    assert found["anchors"]["the log"]["facts"]["episodes"] == 12
+
+
+def test_another_policy_does_not_go_on_with_a_kept_fit(saved, tmp_path, refused):
+    _, log = saved
+    kept = str(tmp_path / "kept")
+    main(["ope", saved[0], "--dataset", log, *SHORT, "--out", kept, "--no-clone", "--estimators", "fqe"])
+    torch.manual_seed(1)
+    Policy(TanhGaussianActor(2, 1, (8,))).save(tmp_path / "other")
+    words = ["ope", str(tmp_path / "other"), "--dataset", log, *SHORT, "--out", kept]
+    assert "other settings (policy)" in refused.command(*words)
+
+
+def test_the_discount_is_that_of_the_policy_s_run(tmp_path):
+    data = logged(6)
+    fields = {"hidden_dims": (8, 8), "batch_size": 8, "gamma": 0.7}
+    run = train("td3-bc", data, steps=2, out=tmp_path / "run", quiet=True, eval_every=0, check=False, **fields)
+    found = judge(run.path, data, settings=FEW, estimators=["fqe"], clone=False)
+    assert found.gamma == 0.7
+    assert "trained on these very data" in found.notes[0]
+
+
+def test_a_policy_is_judged_by_what_its_training_held_out(tmp_path):
+    data = logged(10)
+    fields = {"hidden_dims": (8, 8), "batch_size": 8, "holdout": 0.4}
+    run = train("bc", data, steps=2, out=tmp_path / "run", quiet=True, eval_every=0, check=False, **fields)
+    found = judge(run.path, data, settings=FEW, estimators=["fqe"], clone=False)
+    assert found.episodes == 4
+    assert found.notes == ("judged by the 4 episodes that were held out of training",)
+
+
+# Wrong uses
+
+
+def test_a_single_episode_is_refused(saved, tmp_path, refused):
+    logged(1, length=50).save(tmp_path / "one")
+    said = refused.command("ope", saved[0], "--dataset", str(tmp_path / "one"))
+    assert "one single episode" in said
+    assert "--episode" in said
+
+
+def test_data_of_terminal_rows_alone_are_refused(saved, tmp_path, refused):
+    logged(20, length=1, terminal=True).save(tmp_path / "ends")
+    assert "every row is terminal" in refused.command("ope", saved[0], "--dataset", str(tmp_path / "ends"))
+
+
+def test_data_without_a_reward_are_refused(refused):
+    data = dataclasses.replace(logged(3), meta=Meta("silent", notes=(no_reward().note(),)))
+    refused(lambda: logged_return(Problem(TabularPolicy(), data, 0.9, FEW, None, quiet)), "'silent' has no reward")
+
+
+def test_a_policy_of_another_task_is_refused(saved, refused):
+    assert "observations of 2 numbers" in refused.command("ope", saved[0], "--dataset", "pendulum-mixed")
+
+
+def test_wrong_words_are_refused(saved, refused):
+    policy, log = saved
+    assert "unknown estimator 'fqa'. Did you mean 'fqe'?" in refused.command(
+        "ope", policy, "--dataset", log, "--estimators", "fqa"
+    )
+    assert "no policy here" in refused.command("ope", "nowhere", "--dataset", log)
+    assert "steps must be at least 1" in refused.command("ope", policy, "--dataset", log, "--steps", "0")
+    assert "gamma must be in [0, 1)" in refused.command("ope", policy, "--dataset", log, "--gamma", "1")
+
+
+def test_draws_of_a_judged_policy_fit_the_protocol():
+    torch.manual_seed(0)
+    judged = JudgedPolicy.of(Policy(TanhGaussianActor(2, 1, (8,))), logged(3), "it", stochastic=True)
+    assert judged.actions(logged(3).observations, 0).shape == (60, 10, 1)

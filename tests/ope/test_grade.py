@@ -1,0 +1,138 @@
+"""Estimators graded on a log whose answers are known, and on one that is built to defeat them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from logs import EPISODES, PERIODS, periods
+
+from mildly.cli import main
+from mildly.ope.estimators import Estimate
+from mildly.ope.grade import Held, grade, grading
+from mildly.ope.groups import clusters, column_labels, group, habits
+from mildly.ope.settings import Settings
+
+QUICK = Settings(steps=400, density_steps=150, hidden_dims=(32,), replications=100)
+
+
+def test_a_log_of_several_policies_grades_fqe_well():
+    found = grade(periods(), groups=PERIODS, estimators=["fqe"], gamma=0.8, settings=QUICK)
+    assert [each.episodes for each in found.held] == [EPISODES] * PERIODS
+    fqe = found.grades["fqe"]
+    assert fqe.rank_correlation == pytest.approx(1.0)
+    assert fqe.error < found.guess_error / 2
+    assert fqe.failure == ""
+    assert found.best == "fqe"
+    assert "Trust fqe most" in found.verdict()
+
+
+def test_a_log_built_to_defeat_fqe_ends_in_a_verdict_that_says_so():
+    """What the periods earned has a reason that no column shows."""
+    settings = dataclasses.replace(QUICK, steps=150, density_steps=50)
+    found = grade(periods(hidden=True), groups=PERIODS, gamma=0.8, settings=settings)
+    assert not found.alike
+    assert all(one.failure for one in found.grades.values())
+    assert all(one.weight == 0 for one in found.grades.values())
+    assert found.best is None
+    assert "Every estimator fails on this log" in found.verdict()
+
+
+def held(truth, guess=0.0, half=0.1, **values):
+    estimates = {name: Estimate(value, value - half, value + half) for name, value in values.items()}
+    return Held("g", 5, Estimate(truth, truth - 0.1, truth + 0.1), guess, estimates, 0.9)
+
+
+def test_grades_by_hand():
+    rows = [held(1.0, 3.0, good=1.2, flat=2.0), held(2.0, 2.5, good=2.2, flat=2.0), held(3.0, 2.0, good=3.0, flat=2.0)]
+    found = grading("it", "time", 0.9, rows)
+    good, flat = found.grades["good"], found.grades["flat"]
+    assert good.bias == pytest.approx(0.4 / 3)
+    assert good.error == pytest.approx(np.sqrt(0.08 / 3))
+    assert good.rank_correlation == pytest.approx(1.0)
+    assert good.interval_coverage == pytest.approx(1 / 3)  # 0.1 and 0.1 allow 0.141
+    assert found.guess_error == pytest.approx(np.sqrt((4 + 0.25 + 1) / 3))
+    assert "rank correlation nan" in flat.failure
+    assert (good.weight, flat.weight) == (1.0, 0.0)
+
+
+def test_weights_are_inverse_squared_errors_of_those_that_passed():
+    rows = [held(float(i), 5.0, one=i + 0.1, two=i + 0.2, bad=5.0 - 3 * i) for i in range(4)]
+    found = grading("it", "time", 0.9, rows)
+    assert found.grades["one"].weight == pytest.approx(0.8)
+    assert found.grades["two"].weight == pytest.approx(0.2)
+    assert found.grades["bad"].weight == 0.0
+    assert found.best == "one"
+
+
+def test_an_estimator_without_numbers_fails_for_its_reason():
+    none = Estimate(float("nan"), float("nan"), float("nan"), doubts=("no density",))
+    rows = [dataclasses.replace(held(float(i), one=float(i)), estimates={"wis": none}) for i in range(3)]
+    found = grading("it", "time", 0.9, rows)
+    assert found.grades["wis"].failure == "no density"
+    assert json.loads(json.dumps(found.to_json()))["grades"]["wis"]["error"] is None
+
+
+def test_groups_that_earned_alike_grade_nothing():
+    rows = [held(1.0 + 0.01 * i, 1.0, one=1.0 + 0.01 * i) for i in range(4)]
+    found = grading("it", "time", 0.9, rows)
+    assert found.alike
+    assert "earned alike" in found.verdict()
+
+
+# Groups
+
+
+def test_groups_of_time_are_stretches_that_cover_the_log():
+    found = group(periods(), "time", 5)
+    assert np.array_equal(np.concatenate([each.episodes for each in found]), np.arange(PERIODS * EPISODES))
+    assert [len(each.episodes) for each in found] == [8] * 5
+
+
+def test_clusters_find_the_policies_that_acted():
+    data = periods()
+    nearest = clusters(habits(data), PERIODS, np.random.default_rng(0))
+    counts = np.stack([np.bincount(own, minlength=PERIODS) for own in nearest.reshape(PERIODS, EPISODES)])
+    assert counts.max(axis=1).sum() >= 0.9 * PERIODS * EPISODES  # their noise hides a few
+    assert len(set(counts.argmax(axis=1).tolist())) == PERIODS
+
+
+def test_a_column_of_the_log_makes_groups(tmp_path, capsys):
+    rows = ["episode,shift,x,u,reward"]
+    random = np.random.default_rng(0)
+    for episode in range(12):
+        rows += [f"{episode},{episode % 3},{random.normal():.4f},{random.uniform(-1, 1):.4f},{episode % 3}"] * 4
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(rows) + "\n")
+    options = ["--obs", "x", "--action", "u", "--reward", "reward", "--episode", "episode"]
+    bounds = ["--action-low", "-1", "--action-high", "1"]
+    work = ["--steps", "3", "--density-steps", "3", "--hidden-dims", "4", "--estimators", "fqe"]
+    assert main(["ope", "grade", str(path), "--by", "shift", *options, *bounds, *work]) == 0
+    out = capsys.readouterr().out
+    assert all(f"shift {i}" in out for i in range(3))
+    assert "guessing" in out
+
+
+def test_a_column_of_the_observation_is_known_without_the_file():
+    data = periods()
+    named = dataclasses.replace(data, meta=dataclasses.replace(data.meta, observation_names=("x",)))
+    labels = column_labels("nowhere", None, "x", named)
+    assert np.array_equal(labels, data.observations[::15, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--groups", "2"), "--groups must be at least 3"), (("--estimators", "fqa"), "unknown estimator 'fqa'")],
+)
+def test_wrong_words_are_refused(options, words, refused):
+    assert words in refused.command("ope", "grade", "pendulum-mixed", *options)
+
+
+def test_a_log_of_too_few_episodes_is_refused(tmp_path, refused):
+    data = periods()
+    from mildly.data.select import pick_episodes
+
+    pick_episodes(data, np.arange(4)).save(tmp_path / "few")
+    assert "grading needs 3" in refused.command("ope", "grade", str(tmp_path / "few"))
