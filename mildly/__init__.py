@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mildly.extend import register as register
     from mildly.observation_space import UnseenError as UnseenError, UnseenWarning as UnseenWarning
     from mildly.policy import Policy as Policy, load_policy as load_policy
+    from mildly.training.finetune import finetune as finetune
     from mildly.training.offline import resume as resume, train as train
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ _HOMES = {
     "UnseenError": "mildly.observation_space",
     "UnseenWarning": "mildly.observation_space",
     "evaluate": "mildly.evaluation.evaluate",
+    "finetune": "mildly.training.finetune",
     "load_dataset": "mildly.data.registry",
     "load_policy": "mildly.policy",
     "register": "mildly.extend",

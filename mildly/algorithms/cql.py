@@ -22,10 +22,10 @@ The sum over i is not divided by the number of actions, as in the authors' code.
 all Q_j(s, b_i), weighted by exp(Q_j(s, b_i) - log p(b_i)) / sum: with `gradient_actions` = k it is estimated, without
 bias, by k of the 3n, drawn by those weights, and costs half as much.
 
-With `calibrated` (Cal-QL, Nakamoto et al. 2023) the values of the policy's actions count in the gap as at least G(s), the
-data's own discounted return from s on: Q_j(s, b_i) is max(Q_j(s, b_i), G(s)) there, so that nothing is pressed below what
-the data's policy earns, and fine-tuning need not first climb back. Of transitions that are in no log G is not known, and
-nothing is calibrated.
+With `calibrated` (Cal-QL, Nakamoto et al. 2023) the values of the policy's actions count in the gap as at least G(s),
+the data's own discounted return from s on: max(Q_j(s, b_i), G(s)) stands in the place of Q_j(s, b_i). So nothing is
+pressed below what the data's policy earns, and fine-tuning need not first climb back. Of transitions that are in no log
+G is not known, and nothing is calibrated.
 """
 
 from __future__ import annotations

@@ -37,11 +37,12 @@ from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.files import atomic_write, read_object, refuse_links, remove_leftovers
 from mildly.policy import Policy, load_policy
-from mildly.run import OtherFormat, Run, check_format, versions
+from mildly.run import OtherFormat, Run, check_format
 from mildly.state import stream_seed
 from mildly.training.environment import Acting, EnvironmentSource
 from mildly.training.experience import ExperienceFile, record
 from mildly.training.trainer import Schedule, Trainer
+from mildly.versions import versions
 
 FORMAT = 2
 _LOG_EVERY = 1_000

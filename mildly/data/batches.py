@@ -243,7 +243,8 @@ class Mixture(Sampler):
         counts = self.counts(size) if self.shares is not None else self._drawn_counts(size, generator)
         parts = [self.sources[name].sample(generator, count) for name, count in counts.items() if count]
         if len(parts) == 1:
-            return parts[0]
+            only: Batch = parts[0]
+            return only._replace(rows=_rows(only)) if self.keep_rows else only
         columns = [torch.cat(column) for column in list(zip(*parts, strict=True))[:-1]]
         return Batch(*columns, *([torch.cat([_rows(part) for part in parts])] if self.keep_rows else []))
 

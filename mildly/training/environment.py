@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -70,10 +71,10 @@ class Acting(NamedTuple):
 class EnvironmentSource(Source):
     """A step of an environment for each step of the trainer, and draws from all transitions so far.
 
-    Every episode starts from a seed that `episode_seed` gives. When a training is resumed, an episode that was under way
-    is played again from its seed with the actions that were taken: then the environment stands where it stood, and the
-    training ends with the same bits as one that was not interrupted. Where the environment does not repeat itself the
-    episode ends there, cut off by time as it were, and a note says so.
+    Every episode starts from a seed that `episode_seed` gives. When a training is resumed, an episode that was under
+    way is played again from its seed with the actions that were taken: then the environment stands where it stood, and
+    the training ends with the same bits as one that was not interrupted. Where the environment does not repeat itself,
+    the episode ends there as if by a time limit, and a note says so.
     """
 
     def __init__(
@@ -173,10 +174,11 @@ class EnvironmentSource(Source):
         return _sound(self.envs[i].reset(seed=self.episode_seed(episode))[0])
 
     def _step(self, i: int, action: Array) -> tuple[Array, float, bool, bool]:
-        raw, reward, terminated, truncated, _ = self.envs[i].step(action)
-        if not np.isfinite(reward):
+        raw, paid, terminated, truncated, _ = self.envs[i].step(action)
+        reward = float(paid)
+        if not math.isfinite(reward):
             raise ValueError(f"its reward is {reward}")
-        return _sound(raw), float(reward), bool(terminated), bool(truncated)
+        return _sound(raw), reward, bool(terminated), bool(truncated)
 
     @contextmanager
     def _undone_on_failure(self) -> Iterator[None]:
@@ -213,7 +215,7 @@ class EnvironmentSource(Source):
         if self.log is not None:
             rows = self.log.rewind(facts.get("rows", 0))
             if len(rows["rewards"]):
-                self.buffer.add({name: np.array(rows[name]) for name in FIELDS})
+                self.buffer.add(rows)
                 self.seen(rows["rewards"])
         if facts:
             self.generator.set_state(tensors["generator"])
@@ -259,5 +261,3 @@ def _sound(raw: Any) -> Array:
     if not np.isfinite(observation).all():
         raise ValueError("its observation holds NaN or infinite numbers")
     return observation
-
-
