@@ -39,6 +39,13 @@ class WorkerTask:
     steps: int
     threads: int
     options: dict[str, Any]
+    finetune: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What `mildly.finetune` is told afterwards; nothing is done where it is empty."""
+
+    @property
+    def all_steps(self) -> int:
+        """Those of fine-tuning included."""
+        return self.steps + int(self.finetune.get("steps", 0))
 
     @property
     def log(self) -> Path:

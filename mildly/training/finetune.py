@@ -308,6 +308,9 @@ class Finetuning(Session):
 
     def begun(self) -> None:
         """The evaluation that fine-tuning is compared with, if there is none of this very step."""
+        if isinstance(self.trainer.source, EnvironmentSource):
+            for note in self.trainer.source.notes:
+                self.say(note)
         if self.simulator is None or not self.stage.eval_every:
             return
         self.net = SafetyNet(self.run, self.stages)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Refused, content, train_tiny
+from conftest import Refused, make_dataset, tiny, train_tiny
 from plants import Counted, Plant, Restless
 
 import mildly
 from mildly.action_space import ActionSpace
 from mildly.algorithms import ALGORITHMS
+from mildly.algorithms.config import build_config
 from mildly.cli import main
 from mildly.data.batches import Buffer, Mixture, Transitions
 from mildly.data.dataset import Dataset
@@ -64,19 +65,15 @@ def rows_of(run: Run, part: int = 1) -> dict[str, np.ndarray[Any, Any]]:
 def everything(run: Run) -> dict[str, Any]:
     """All that must be equal in two equal runs."""
     files = {path.name: path.read_bytes() for path in run.path.glob("online-*.bin")}
-    evaluations = run.path / "evaluations.jsonl"
-    if not evaluations.exists():
-        evaluations.touch()
-    return {**content(run.path), **files, "facts": checkpoint.load(run.checkpoint)[1]}
+    files |= {name: (run.path / name).read_bytes() for name in ("metrics.jsonl", "policy/weights.safetensors")}
+    tensors, facts = checkpoint.load(run.checkpoint)
+    return {**files, **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()}, "facts": facts}
 
 
 def session_of(run: Run, data: Dataset, **stage: Any) -> Finetuning:
     """What fine-tuning makes of a run, before its first step."""
-    plan, config = run.plan(), None
-    kind = ALGORITHMS[plan.algorithm]
-    from mildly.algorithms.config import build_config
-
-    config = build_config(kind, plan.config)
+    plan = run.plan()
+    config = build_config(ALGORITHMS[plan.algorithm], plan.config)
     stages = (Stage(plan.steps, **{"steps": 100, "eval_every": 0, "episodes": 1, **stage}),)
     plan = dataclasses.replace(plan, finetune=stages)
     session = Finetuning(run, plan, config, data, Asked(Simulator.of(Plant), (), True), [None])
@@ -178,11 +175,10 @@ def test_online_transitions_are_scaled_as_logged_ones(trained: Any, tmp_path: Pa
     session.log.flush()
     rows = rows_of(run)
     scale = 1000 / (data.episode_returns().max() - data.episode_returns().min())
-    known = {round(float(reward * scale), 3): i for i, reward in enumerate(rows["rewards"])}
     mean, std = data.observations.mean(axis=0), data.observations.std(axis=0) + 1e-3
-    for seen, reward in zip(batch.observations.numpy(), batch.rewards.tolist(), strict=True):
-        expected = (rows["observations"][known[round(reward, 3)]] - mean) / std
-        np.testing.assert_allclose(seen, expected, rtol=1e-3, atol=1e-4)
+    expected = np.column_stack([(rows["observations"] - mean) / std, rows["rewards"] * scale])
+    for seen in np.column_stack([batch.observations, batch.rewards]):
+        assert np.isclose(seen, expected, rtol=1e-3, atol=1e-4).all(axis=1).any()
     session.close()
 
 
@@ -293,7 +289,7 @@ def test_resumed_fine_tuning_equals_one_that_was_not_interrupted(
     whole = online(trained("mcq", tmp_path / "whole"), env=Counted, **given)
     run = trained("mcq", tmp_path / "run")
     interrupted(run, 17, error, monkeypatch, **given)
-    assert everything(run)["step"] < 40
+    assert everything(run)["facts"]["step"] < 40
     interrupted(run, 30, error, monkeypatch)
     online(run, env=Counted)
     assert everything(run) == everything(whole)
@@ -326,7 +322,9 @@ def test_numbers_that_are_none_never_reach_the_buffer(
             return (seen + observation, paid + reward, *rest) if self.left == 3 else (seen, paid, *rest)
 
     run = trained("sac", tmp_path / "run")
-    with pytest.raises(MildlyError, match=r"failed at its step 4: ValueError its (reward is nan|observation holds NaN)"):
+    with pytest.raises(
+        MildlyError, match=r"failed at its step 4: ValueError its (reward is nan|observation holds NaN)"
+    ):
         online(run, env=Broken)
     assert len(rows_of(run)["rewards"]) == 3
 
@@ -346,7 +344,7 @@ def test_where_an_environment_does_not_repeat_itself_the_episode_ends_and_it_is_
 
 def test_a_part_that_is_complete_is_prolonged_as_if_it_had_been_so_long_at_once(trained: Any, tmp_path: Path) -> None:
     whole = online(trained("td3-bc", tmp_path / "whole"), steps=30)
-    run = online(trained("td3-bc", tmp_path / "run"), steps=11)
+    run = online(trained("td3-bc", tmp_path / "run"), steps=10)
     online(run, steps=30)
     assert everything(run) == everything(whole)
     assert run.plan().finetune == whole.plan().finetune
@@ -387,8 +385,6 @@ def test_further_logs_are_learned_from_beside_the_first(
 def test_further_logs_enter_batches_at_their_share_with_their_own_rows(trained: Any, tmp_path: Path) -> None:
     run, data, new = trained("sac", tmp_path / "run"), load_dataset("pendulum-mixed"), further(tmp_path / "more")
     stages = (Stage(10, 8, 0, 1, dataset=str(new), fingerprint="known", share=0.25),)
-    from mildly.algorithms.config import build_config
-
     plan = dataclasses.replace(run.plan(), finetune=stages)
     config = build_config(ALGORITHMS["sac"], plan.config)
     session = Finetuning(run, plan, config, data, Asked(None, (), True), [load_dataset(new)])
@@ -456,7 +452,7 @@ def test_a_table_is_read_as_the_first_one_was(tmp_path: Path) -> None:
     (stage,) = Run(tmp_path / "run").plan().finetune
     assert stage.reading["cost"] == "power"
     assert (stage.reading["action_low"], stage.reading["action_high"]) == ([0.0], [10.0])
-    assert main(["finetune", str(tmp_path / "run"), "--steps", "5"]) == 0  # goes on
+    assert main(["finetune", str(tmp_path / "run"), "--dataset", str(second), "--steps", "5"]) == 0  # goes on
     assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["step"] == 9
 
 
@@ -473,33 +469,32 @@ class Judged(Plant):
         return seen, Judged.pay, *rest
 
 
-def falling(monkeypatch: pytest.MonkeyPatch, pays: list[float]) -> Callable[[Any], None]:
-    """Evaluations bring these rewards per step, one after another."""
-    left = list(pays)
-    monkeypatch.setattr(Judged, "pay", left.pop(0))
-    return lambda evaluated: monkeypatch.setattr(Judged, "pay", left.pop(0)) if left else None
+@pytest.fixture
+def pays(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], None]:
+    """Evaluations bring these rewards for each step, one evaluation after another."""
+
+    def plan(values: list[float]) -> None:
+        left, evaluate = iter(values), Finetuning.evaluate
+
+        def next_pay(self: Finetuning, step: int) -> Any:
+            monkeypatch.setattr(Judged, "pay", next(left))
+            return evaluate(self, step)
+
+        monkeypatch.setattr(Finetuning, "evaluate", next_pay)
+
+    return plan
 
 
 def test_evaluations_below_the_offline_one_are_told_and_the_best_policy_is_kept(
-    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Any, tmp_path: Path, pays: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained("sac", tmp_path / "run")
-    then = falling(monkeypatch, [1.0, 3.0, -1.0])  # before, after 5 steps, after 10
+    pays([1.0, 3.0, -1.0])  # before, after 5 steps, after 10
     saved: list[bytes] = []
 
     def keep(evaluated: Any) -> None:
         saved.append(evaluated.policy.save(tmp_path / "kept").joinpath("weights.safetensors").read_bytes())
-        then(evaluated)
 
-    pays = iter([3.0, -1.0])
-    evaluate = Finetuning.evaluate
-
-    def next_pay(self: Finetuning, step: int) -> Any:
-        result = evaluate(self, step)
-        monkeypatch.setattr(Judged, "pay", next(pays, -1.0))
-        return result
-
-    monkeypatch.setattr(Finetuning, "evaluate", next_pay)
     finetune(run, env=Judged, steps=10, eval_every=5, callbacks=[keep])
     lines = run.evaluations()
     assert [line["mean_return"] for line in lines] == [7.0, 21.0, -7.0]
@@ -511,20 +506,9 @@ def test_evaluations_below_the_offline_one_are_told_and_the_best_policy_is_kept(
     assert "policy so far, of step 15" in said
 
 
-def test_where_it_falls_too_low_it_stops_and_the_best_policy_is_back(
-    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_falls_too_low_it_stops_and_the_best_policy_is_back(trained: Any, tmp_path: Path, pays: Any) -> None:
     run = trained("sac", tmp_path / "run")
-    pays = iter([2.0, -1.0])
-    evaluate = Finetuning.evaluate
-
-    def next_pay(self: Finetuning, step: int) -> Any:
-        result = evaluate(self, step)
-        monkeypatch.setattr(Judged, "pay", next(pays, -1.0))
-        return result
-
-    monkeypatch.setattr(Judged, "pay", 1.0)
-    monkeypatch.setattr(Finetuning, "evaluate", next_pay)
+    pays([1.0, 2.0, -1.0])
     with pytest.raises(FellBelow, match=r"stopped at step 20: return -7.0, below 0; .* of step 15 \(return 14.0\)"):
         finetune(run, env=Judged, steps=40, eval_every=5, stop_below=0.0, quiet=True)
     best, policy = (run.path / name / "weights.safetensors" for name in ("best", "policy"))
@@ -598,8 +582,6 @@ def test_what_learns_from_other_than_transitions_is_refused(
 
 
 def test_what_is_prepared_is_unknown_of_new_transitions_and_known_of_further_logs() -> None:
-    from conftest import make_dataset, tiny
-
     data, more = make_dataset(), make_dataset(30, seed=4)
     learner = tiny("cql", calibrated=True, gamma=0.9)
     learner.batches(data)
@@ -616,8 +598,6 @@ def test_what_is_prepared_is_unknown_of_new_transitions_and_known_of_further_log
 
 
 def test_a_behavior_model_learns_on_though_it_was_trained_before() -> None:
-    from conftest import make_dataset, tiny
-
     for name in ("mcq", "bcq"):
         learner = tiny(name, **{"behavior.steps": 3} | ({"behavior.cache": True} if name == "mcq" else {}))
         sampler = learner.batches(make_dataset())
@@ -628,8 +608,6 @@ def test_a_behavior_model_learns_on_though_it_was_trained_before() -> None:
 
 
 def test_iql_goes_on_at_its_full_learning_rate() -> None:
-    from conftest import make_dataset, tiny
-
     learner = tiny("iql", decay_steps=2)
     sampler, random = learner.batches(make_dataset()), torch.Generator().manual_seed(0)
     for _ in range(4):
