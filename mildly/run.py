@@ -111,6 +111,11 @@ class Plan:
     """What came after the first data; `steps` counts these parts, too."""
 
     @property
+    def further(self) -> str:
+        """What came after the first data, in words."""
+        return ", then ".join(stage.words for stage in self.finetune) or "none"
+
+    @property
     def offline_steps(self) -> int:
         """The steps on the first data."""
         return self.finetune[0].start if self.finetune else self.steps
