@@ -29,7 +29,7 @@ class Stage:
     episodes: int
     """Episodes of an evaluation."""
     env: str | None = None
-    """The environment that it acts in; None for logs, and for one that was given in Python."""
+    """The environment that it acts in, by its id, or by its name where it was given in Python; None for logs."""
     dataset: str | None = None
     """Where the further logs are found; None where it acts itself."""
     fingerprint: str = ""

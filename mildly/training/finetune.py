@@ -17,7 +17,7 @@ from mildly.data.check.shift import shift
 from mildly.data.dataset import Array, Dataset
 from mildly.data.options import ImportOptions
 from mildly.device import resolve_device
-from mildly.environments import Environment, Simulator, check_fit, trust_env
+from mildly.environments import Environment, Simulator, UntrustedEnvironment, check_fit, trust_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
 from mildly.policy import Policy
@@ -122,12 +122,12 @@ def finetune(
     if dataset is not None:
         new, source, reading = read_further(run, begun, data, dataset, reading, data_dir)
         given |= {"fingerprint": new.meta.fingerprint, "dataset": source, "reading": reading.to_json()}
-    elif isinstance(env, str):
-        given["env"] = env
-    stages = _stages(run, begun, given, elsewhere=simulator is not None or new is not None)
+    elif simulator is not None:
+        given["env"] = simulator.name
+    stages = _stages(run, begun, given)
     if stages[-1].online:
-        simulator = simulator or _simulator(stages[-1].env or begun.env, said=False)
-        _check_online(run, begun, data, simulator)
+        simulator = simulator or _known(run, stages[-1])
+        _check_online(begun, data, simulator)
     changed = {
         "device": begun.device if device is None else resolve_device(device),
         "threads": begun.threads if threads is None else threads,
@@ -151,10 +151,11 @@ def finetune(
         session.close()
 
 
-def _simulator(env: Environment | None, *, said: bool = True) -> Simulator | None:
+def _simulator(env: Environment | None) -> Simulator | None:
+    """What the user names or gives; evaluation needs one of its own beside it."""
     if env is None:
         return None
-    if said and isinstance(env, str):
+    if isinstance(env, str):
         trust_env(env)
     simulator = Simulator.of(env)
     if simulator.one:
@@ -165,14 +166,33 @@ def _simulator(env: Environment | None, *, said: bool = True) -> Simulator | Non
     return simulator
 
 
-def _stages(run: Run, begun: Plan, given: Mapping[str, Any], *, elsewhere: bool) -> tuple[Stage, ...]:
+def _known(run: Run, stage: Stage) -> Simulator:
+    """The environment that a file names."""
+    if stage.env is None:
+        raise MildlyError(
+            f"{run.path}: names no environment to act in. Give one with --env, or further logs with --dataset."
+        )
+    simulator = Simulator.of(stage.env)
+    try:
+        simulator.make().close()
+    except UntrustedEnvironment:
+        raise
+    except MildlyError as error:
+        raise MildlyError(
+            f"{error} If it was given in Python, give it again: mildly.finetune(path, env=...)."
+        ) from error
+    return simulator
+
+
+def _stages(run: Run, begun: Plan, given: Mapping[str, Any]) -> tuple[Stage, ...]:
     """The parts of the run, of which the last is to be trained now: the one that was the last before, or a new one."""
     before, step = begun.finetune, checkpoint.step_of(run.checkpoint)
     last, complete = before[-1] if before else None, step >= begun.steps
-    same = last is not None and (
-        (not elsewhere and (last.online or not complete))
-        or (last.fingerprint == given.get("fingerprint", "") and last.env == given.get("env"))
-    )
+    anew = "env" in given or "fingerprint" in given
+    if last is not None and not anew:
+        same = last.online or not complete
+    else:
+        same = last is not None and (last.fingerprint, last.env) == (given.get("fingerprint", ""), given.get("env"))
     if last is not None and same:
         for name in _FIXED:
             if name in given and given[name] != getattr(last, name):
@@ -187,19 +207,16 @@ def _stages(run: Run, begun: Plan, given: Mapping[str, Any], *, elsewhere: bool)
             f"{run.path}: stands at step {step:,} of {begun.steps:,}. Finish that first ({what}), or make this step "
             f"its last ({what} --steps {step - last.start if last else step})."
         )
-    usual = {"steps": STEPS, "eval_every": begun.eval_every, "episodes": begun.episodes}
+    usual: dict[str, Any] = {"steps": STEPS, "eval_every": begun.eval_every, "episodes": begun.episodes}
+    usual |= {} if anew else {"env": begun.env}
     return (*before, Stage(start=begun.steps, **{**usual, **given}))
 
 
-def _check_online(run: Run, plan: Plan, data: Dataset, simulator: Simulator | None) -> None:
+def _check_online(plan: Plan, data: Dataset, simulator: Simulator) -> None:
     """Refuse what cannot learn online, and environments that do not fit."""
     why = algorithm_named(plan.algorithm).OFFLINE_ONLY
     if why:
         raise MildlyError(f"{plan.algorithm} cannot learn online: {why}. With further logs it can go on: --dataset.")
-    if simulator is None:
-        raise MildlyError(
-            f"{run.path}: names no environment to act in. Give one with --env, or further logs with --dataset."
-        )
     sizes = data.observation_size, data.action_size
     check_fit(simulator, *sizes, f"the data set '{data.meta.name}'", plan.data.action_space)
 

@@ -558,6 +558,14 @@ def test_what_was_begun_keeps_its_settings(trained: Any, tmp_path: Path, refused
     refused(resume, "was fine-tuned since", f"mildly finetune {run.path}", path=run.path)
 
 
+def test_an_environment_that_was_given_in_python_must_be_given_again(
+    trained: Any, tmp_path: Path, refused: Refused
+) -> None:
+    run = online(trained("sac", tmp_path / "run"), steps=4)
+    assert run.plan().finetune[0].env == "Plant"
+    refused(finetune, "'Plant' cannot be made", "mildly.finetune(path, env=...)", run=run, steps=8)
+
+
 def test_a_run_without_an_environment_says_what_to_give(trained: Any, tmp_path: Path, refused: Refused) -> None:
     data = load_dataset("pendulum-mixed")
     bare = dataclasses.replace(data, meta=dataclasses.replace(data.meta, env_id=None)).save(tmp_path / "bare")
