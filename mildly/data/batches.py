@@ -106,11 +106,12 @@ class Transitions(Sampler):
         device: torch.device,
         preprocessing: Preprocessing | None = None,
         relabeled: Mapping[str, Tensor] | None = None,
-        first_row: int = 0,
+        first_row: int | None = 0,
     ) -> None:
         """Columns in `relabeled` take the place of the data's own; relabeled rewards are scaled already.
 
-        Where the data come after others of which an algorithm knows the rows, `first_row` is how many those are.
+        Where the data come after others of which an algorithm knows the rows, `first_row` is how many those are; None
+        where it knows nothing of these.
         """
         self.first_row = first_row
         self.batch_size, self.preprocessing = batch_size, preprocessing or Preprocessing()
@@ -131,7 +132,8 @@ class Transitions(Sampler):
         """Draws from all rows alike."""
         rows = torch.randint(self.size, (size or self.batch_size,), generator=generator, device=self.device)
         picked = self._gather(rows) if self.ahead is None else self.ahead.gather(rows, self.size, generator)
-        return Batch(**self.preprocessing.apply(picked), rows=rows + self.first_row if self.first_row else rows)
+        batch = self.preprocessing.apply(picked)
+        return Batch(**batch) if self.first_row is None else Batch(**batch, rows=rows + self.first_row)
 
     def _gather(self, rows: Tensor) -> dict[str, Tensor]:
         return {name: column.index_select(0, rows) for name, column in self.columns.items()}

@@ -12,9 +12,9 @@ import numpy as np
 
 from mildly.actors import DeterministicActor
 from mildly.algorithms import algorithm_named
-from mildly.data.batches import Buffer, Mixture, Sampler, Transitions
+from mildly.data.batches import Mixture, Sampler, Transitions
 from mildly.data.check.shift import shift
-from mildly.data.dataset import Array, Dataset
+from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.options import ImportOptions
 from mildly.device import resolve_device
 from mildly.environments import Environment, Simulator, UntrustedEnvironment, check_fit, trust_env
@@ -246,18 +246,17 @@ class Finetuning(Session):
         number, size = len(self.stages), self.algorithm.config.batch_size
         old: dict[str, Sampler] = {"logged": sampler}
         for i, logs in enumerate(self.further[:-1], 1):
-            old[f"part {i}"] = self._experience(i) if logs is None else self.algorithm.more_batches(logs)
+            old[f"part {i}"] = self._experience(i) if logs is None else self._logs(logs)
         now, shares = self.further[-1], None
         if self.stage.share is not None:
             shares = {"logged": 1 - self.stage.share, "new": self.stage.share}
         before = Mixture(old, None, size, keep_rows=True) if len(old) > 1 else sampler
         made = self._acting() if now is None else None
-        fresh: Sampler = made.buffer if made else self.algorithm.more_batches(now)  # type: ignore[arg-type]
+        fresh: Sampler = made.buffer if made else self._logs(now)  # type: ignore[arg-type]
         self.algorithm.begin_finetuning()
         mixed = Mixture({"logged": before, "new": fresh}, shares, size, keep_rows=True)
         if made is None:
             assert now is not None
-            self._include(np.asarray(now.rewards))
             self._tell_shift(now)
             stream = self.algorithm.random_stream(self.plan.seed, f"part {number}")
             return SampledSource(mixed, stream, number)
@@ -284,25 +283,22 @@ class Finetuning(Session):
             space=self.plan.data.action_space,
             log=self.log,
         )
-        made.seen = self._include
+        made.seen = self._watch
         return made
 
-    def _experience(self, part: int) -> Buffer:
-        """What an earlier part has experienced."""
-        buffer = Buffer(
-            self.data.observation_size,
-            self.data.action_size,
-            self.algorithm.config.batch_size,
-            self.algorithm.device,
-            self.algorithm.preprocessing,
-        )
+    def _experience(self, part: int) -> Transitions:
+        """What an earlier part has experienced; of its rows nothing else is known."""
         try:
-            rows = columns(self._file(part), self._record())
+            made = Dataset(**columns(self._file(part), self._record()), meta=Meta(f"part {part}"))
         except OSError as error:
             raise MildlyError(f"{self._file(part)}: cannot be read ({error.strerror}).") from error
-        buffer.add(rows)
-        self._include(rows["rewards"])
-        return buffer
+        self._include(made)
+        learner = self.algorithm
+        return Transitions(made, learner.config.batch_size, learner.device, learner.preprocessing, first_row=None)
+
+    def _logs(self, logs: Dataset) -> Transitions:
+        self._include(logs)
+        return self.algorithm.more_batches(logs)
 
     def _file(self, part: int) -> Path:
         return self.run.path / f"online-{part}.bin"
@@ -310,8 +306,12 @@ class Finetuning(Session):
     def _record(self) -> np.dtype[Any]:
         return record(self.data.observation_size, self.data.action_size)
 
-    def _include(self, rewards: Array) -> None:
-        """Values may be as high as the new rewards allow."""
+    def _include(self, data: Dataset) -> None:
+        """The policy has seen these observations, too, and values may be as high as these rewards allow."""
+        self.observation_space = self.observation_space.including(np.asarray(data.observations))
+        self._watch(np.asarray(data.rewards))
+
+    def _watch(self, rewards: Array) -> None:
         if self.watch is not None:
             scale = self.algorithm.preprocessing.reward_scale
             self.watch.include(float(rewards.min()) * scale, float(rewards.max()) * scale)
@@ -356,15 +356,11 @@ class Finetuning(Session):
 
     def policy(self) -> Policy:
         """The policy so far, which knows the range of the new observations, too."""
-        policy = super().policy()
-        assert policy.observation_space is not None
-        space = policy.observation_space
-        for logs in self.further:
-            space = space if logs is None else space.including(np.asarray(logs.observations))
-        source = self.trainer.source
-        if isinstance(source, EnvironmentSource) and len(source.buffer):
-            space = space.including(source.buffer.columns["observations"][: len(source.buffer)].cpu().numpy())
-        return dataclasses.replace(policy, observation_space=space)
+        policy, source = super().policy(), self.trainer.source
+        if not isinstance(source, EnvironmentSource) or not len(source.buffer):
+            return policy
+        seen = source.buffer.columns["observations"][: len(source.buffer)].cpu().numpy()
+        return dataclasses.replace(policy, observation_space=self.observation_space.including(seen))
 
     def close(self) -> None:
         """Let files and environments go."""

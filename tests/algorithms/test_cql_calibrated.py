@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Layers, make_dataset, replay, tiny
-from learners import slow_return
+from learners import choosing_anew, slow_return
 
 from mildly.algorithms.cql import CQL
 from mildly.data.batches import Batch
@@ -86,19 +86,7 @@ def test_through_a_few_actions_the_slope_is_the_same_on_average() -> None:
         soft_maximum = learner.values(batch)[2].sum()
         return torch.cat([g.flatten() for g in torch.autograd.grad(soft_maximum, list(learner.critics.parameters()))])
 
-    start, random = few.generator.get_state(), torch.Generator().manual_seed(5)
-    whole.generator.set_state(start)
-    expected, other_actions, seen = slope(whole), few.other_actions, []
-
-    def then_random(given: Batch) -> Any:
-        found = other_actions(given)
-        few.generator.manual_seed(int(torch.randint(2**40, (), generator=random)))
-        return found
-
-    few.other_actions = then_random  # type: ignore[method-assign]
-    for _ in range(400):
-        few.generator.set_state(start)
-        seen.append(slope(few))
-    found = torch.stack(seen)
-    error = found.std(dim=0) / len(seen) ** 0.5
+    whole.generator.set_state(few.generator.get_state())
+    expected, found = slope(whole), choosing_anew(few, lambda: slope(few))
+    error = found.std(dim=0) / len(found) ** 0.5
     assert ((found.mean(dim=0) - expected).abs() <= 5 * error + 1e-4 * expected.abs().max()).all()
