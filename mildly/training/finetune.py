@@ -138,11 +138,17 @@ def finetune(
         for number, stage in enumerate(stages, 1)
     ]
     session = Finetuning(run, plan, config, data, Asked(simulator, tuple(callbacks), quiet), further)
+    return _trained(session, None if plan == begun else plan)
+
+
+def _trained(session: Finetuning, plan: Plan | None) -> Run:
+    """Train to the end, in a folder that is locked; a plan that is new is written down first."""
+    run = session.run
     try:
         with run.locked():
             run.check_own()
             session.trainer.restore()
-            if plan != begun:
+            if plan is not None:
                 run.write_plan(plan)
             return session.run_to_end()
     except SourceFailed as error:
