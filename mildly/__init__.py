@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mildly.observation_space import UnseenError as UnseenError, UnseenWarning as UnseenWarning
     from mildly.ope.choose import choose as choose
     from mildly.policy import Policy as Policy, load_policy as load_policy
+    from mildly.training.finetune import finetune as finetune
     from mildly.training.offline import resume as resume, train as train
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOMES = {
     "UnseenWarning": "mildly.observation_space",
     "choose": "mildly.ope.choose",
     "evaluate": "mildly.evaluation.evaluate",
+    "finetune": "mildly.training.finetune",
     "load_dataset": "mildly.data.registry",
     "load_dynamics": "mildly.dynamics",
     "load_policy": "mildly.policy",

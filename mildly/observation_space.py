@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,6 +103,11 @@ class ObservationSpace:
         return cls(
             tuple(low.tolist()), tuple(high.tolist()), tuple(map(tuple, quantiles.tolist())), tuple(names), tuple(units)
         )
+
+    def including(self, observations: Array) -> ObservationSpace:
+        """The space with the range of further observations (n, o); quantiles stay those of the first."""
+        low, high = observations.min(axis=0).tolist(), observations.max(axis=0).tolist()
+        return dataclasses.replace(self, low=tuple(map(min, self.low, low)), high=tuple(map(max, self.high, high)))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ObservationSpace | None:

@@ -10,6 +10,8 @@ A run leaves
     timing.json            seconds spent on updates, data, bookkeeping, evaluation, checkpoints; peak memory
     policy/                the policy as of the last checkpoint, ready to deploy
     dynamics/              the dynamics model, where one was learned
+    best/                  the policy of the best evaluation since fine-tuning began, if it was fine-tuned
+    online-1.bin           every transition that it has made online in the first part of fine-tuning, and so on
     tensorboard/           event files, if asked for
 """
 
@@ -19,13 +21,10 @@ import dataclasses
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,8 @@ from mildly.files import (
     remove_leftovers,
     write_json,
 )
+from mildly.stage import Stage
+from mildly.versions import versions as versions
 
 FORMAT = 2
 _LEAST = {
@@ -70,7 +71,6 @@ _TYPES = {
 }
 _LINES = ("metrics.jsonl", "evaluations.jsonl")
 _PEAK = "peak_megabytes"
-_PACKAGES = ("mildly", "torch", "numpy", "gymnasium", "mujoco")
 
 
 class OtherFormat(MildlyError):
@@ -111,6 +111,18 @@ class Plan:
     """The options that a raw log was read with."""
     held_out: list[int] = field(default_factory=list)
     """Episodes of the data that are not trained on, by their numbers."""
+    finetune: tuple[Stage, ...] = ()
+    """What came after the first data; `steps` counts these parts, too."""
+
+    @property
+    def further(self) -> str:
+        """What came after the first data, in words."""
+        return ", then ".join(stage.words for stage in self.finetune) or "none"
+
+    @property
+    def offline_steps(self) -> int:
+        """The steps on the first data."""
+        return self.finetune[0].start if self.finetune else self.steps
 
     @property
     def flat_config(self) -> dict[str, Any]:
@@ -197,7 +209,7 @@ class Run:
     def check_own(self) -> None:
         """Before writing into an existing run: no links, and no leftovers of processes that were killed."""
         refuse_links(self.path)
-        for folder in (self.path, self.path / "policy", self.path / "dynamics"):
+        for folder in (self.path, self.path / "policy", self.path / "dynamics", self.path / "best"):
             remove_leftovers(folder)
 
     @contextmanager
@@ -237,7 +249,8 @@ class Run:
             names = {field.name for field in dataclasses.fields(Plan)}
             plan = {name: value for name, value in values.items() if name in names}
             _check_types(plan)
-            return Plan(**{**plan, "data": Meta.from_json(values["data"])})
+            stages = tuple(Stage.from_json(stage) for stage in values.get("finetune", ()))
+            return Plan(**{**plan, "data": Meta.from_json(values["data"]), "finetune": stages})
         except OtherFormat:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, MildlyError) as error:
@@ -361,30 +374,6 @@ def _are_numbers(values: Any) -> bool:
 def training_seconds(seconds: Mapping[str, float]) -> float:
     """Of what `Run.timing` gives, that spent on gradient steps: evaluations and checkpoints do not count."""
     return sum(seconds.get(part, 0.0) for part in ("update", "data", "bookkeeping"))
-
-
-def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    commit = _commit()
-    return found | ({"commit": commit} if commit else {})
-
-
-def _commit() -> str | None:
-    """The commit of a source checkout; None where the package was installed without one."""
-    root = Path(__file__).parents[1]
-    if not (root / ".git").exists():
-        return None
-    try:
-        asked = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
-    except OSError:
-        return None
-    return asked.stdout.strip() or None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.collect.online import EnvironmentSource, Transition
 from mildly.collect.rollouts import ActFunction, collect, concatenate, describe, uniform
 from mildly.data.dataset import FIELDS, Array, Dataset, Meta
-from mildly.environments import make_env
+from mildly.environments import Simulator, make_env
 from mildly.evaluation.rollout import rollout
 from mildly.policy import Policy
+from mildly.training.environment import Acting, EnvironmentSource, Transition
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> Learned
     algorithm = SAC(recipe.sac, sizes[0][0], sizes[1][0], seed=recipe.seed)
     source = EnvironmentSource(
         algorithm,
-        recipe.env_id,
+        Simulator.of(recipe.env_id),
         seed=recipe.seed,
-        random_steps=recipe.random_steps,
         episode_seed=lambda episode: None if episode else recipe.seed,  # the first alone: these sets are older
+        acting=Acting(random_steps=recipe.random_steps),
     )
     learned = Learned(algorithm)
     for step in range(1, max_steps + 1):
-        learned.experience.append(source.step_environment())
+        learned.experience += source.step_environments()
         if step > recipe.random_steps:
             algorithm.update(source.buffer.sample(source.generator))
         if step % recipe.eval_every == 0:
@@ -132,7 +132,7 @@ def learn(recipe: Recipe, meta: Meta, max_steps: int, stop_at: float) -> Learned
             print(f"  step {step}: return {value:.1f}", flush=True)
             if value >= stop_at:
                 break
-    source.env.close()
+    source.close()
     return learned
 
 

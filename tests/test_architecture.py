@@ -9,7 +9,18 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mildly"
 LAYERS = (
-    ("errors", "files", "terminal", "device", "action_space", "observation_space", "plugins", "state"),
+    (
+        "errors",
+        "files",
+        "terminal",
+        "device",
+        "action_space",
+        "observation_space",
+        "plugins",
+        "stage",
+        "state",
+        "versions",
+    ),
     ("environments", "data", "theory"),
     (
         *("networks", "actors", "behavior", "candidates", "dropout", "dynamics", "mcb", "optimizer", "transformer"),

@@ -23,6 +23,7 @@ from mildly.behavior import BehaviorLearner
 from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.normalize import Normalizer
+from mildly.errors import MildlyError
 from mildly.optimizer import Adam
 from mildly.policy import Policy
 from mildly.state import Stateful, stream_seed
@@ -53,6 +54,8 @@ class Algorithm(Stateful, ABC):
     """Whether it learns a policy, and not just a part of one."""
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
     """The few fields that people change first."""
+    OFFLINE_ONLY: ClassVar[str] = ""
+    """Why it cannot learn from its own actions, in a sentence that `mildly finetune` tells; empty where it can."""
     DERIVED: ClassVar = frozenset(
         {"config", "observation_size", "action_size", "device", "preprocessing", "notes", "prepared"}
     )
@@ -145,6 +148,27 @@ class Algorithm(Stateful, ABC):
                 raise ValueError(f"prepare gives {len(rows)} rows of '{name}' for {len(data)} of the data")
         mixed = {} if self.extras is None else self.extras.start(data, self.preprocessing, self.device)
         return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed)
+
+    def more_batches(self, dataset: Dataset) -> Transitions:
+        """Further logged data, to be sampled beside those of `batches`: selected and preprocessed as these were."""
+        data, first_row = self.select(dataset), len(next(iter(self.prepared.values()), ()))
+        known = self.prepare(data)
+        self.prepared = {name: torch.cat([rows, self._on_device(known[name])]) for name, rows in self.prepared.items()}
+        mixed = {} if self.extras is None else self.extras.mixed(data, self.preprocessing, self.device)
+        return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed, first_row)
+
+    def begin_finetuning(self) -> None:
+        """Called once all data are known, before steps in which others than the first data are learned from.
+
+        Of a transition that is in no data set nothing is prepared: its row is -1, which is NaN in all that is.
+        """
+        for name, rows in self.prepared.items():
+            if not rows.is_floating_point():
+                raise MildlyError(
+                    f"{type(self).__name__} prepares whole numbers for each row ('{name}'), and cannot say that of a "
+                    "new transition nothing is known. Let 'prepare' return floats."
+                )
+            self.prepared[name] = torch.cat([rows, rows.new_full((1, *rows.shape[1:]), float("nan"))])
 
     def _on_device(self, rows: Array) -> Tensor:
         tensor = torch.as_tensor(rows, device=self.device)

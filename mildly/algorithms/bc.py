@@ -91,6 +91,8 @@ class BC(Algorithm):
         "normalize_observations",
     )
 
+    OFFLINE_ONLY = "it imitates, and would imitate itself without ever looking at a reward"
+
     def build(self, seed: int) -> None:
         self.actor = self.build_actor().to(self.device)
         self.actor_optimizer = self.adam(self.actor, lr=self.config.actor_lr)

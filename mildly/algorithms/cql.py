@@ -21,6 +21,11 @@ of the warm-up, and takes the actor's slope through critics that were overwritte
 The sum over i is not divided by the number of actions, as in the authors' code. Its slope is a mean of the slopes of
 all Q_j(s, b_i), weighted by exp(Q_j(s, b_i) - log p(b_i)) / sum: with `gradient_actions` = k it is estimated, without
 bias, by k of the 3n, drawn by those weights, and costs half as much.
+
+With `calibrated` (Cal-QL, Nakamoto et al. 2023) the values of the policy's actions count in the gap as at least G(s),
+the data's own discounted return from s on: max(Q_j(s, b_i), G(s)) stands in the place of Q_j(s, b_i). So nothing is
+pressed below what the data's policy earns, and fine-tuning need not first climb back. Of transitions that are in no log
+G is not known, and nothing is calibrated.
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ from mildly.algorithms.config import DEFAULT, require
 from mildly.algorithms.extras import AnchoredExtras
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.batches import Batch
+from mildly.data.dataset import Array, Dataset
+from mildly.data.returns import discounted_returns
 from mildly.networks import polyak_update
 from mildly.optimizer import minimize
 
@@ -70,6 +77,8 @@ class CQLConfig(SACConfig):
     """w: weight of the gap between the values of drawn actions and of the data's. 10 is the authors' other choice."""
     lagrange_threshold: float | None = None
     """If given, the gap's weight is steered (by a Lagrange multiplier) so that w times the gap comes to this value."""
+    calibrated: bool = False
+    """Cal-QL: press no value below the data's own return, for a policy that is to learn online afterwards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +125,12 @@ class CQL(SAC):
         if self.config.lagrange_threshold is not None:
             self.log_multiplier = torch.zeros((), device=self.device, requires_grad=True)
             self.multiplier_optimizer = self.adam(self.log_multiplier, lr=self.config.critic_lr)
+
+    def prepare(self, data: Dataset) -> Mapping[str, Array]:
+        """G of each row, where values are calibrated by it."""
+        if not self.config.calibrated:
+            return {}
+        return {"returns": discounted_returns(self.preprocessing.scaled(data), self.config.gamma)[0]}
 
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets; the actor's slope is of the critics before theirs."""
@@ -175,19 +190,33 @@ class CQL(SAC):
         """Of the data's actions, (critics, batch), of the others, (critics, batch, 3n), and the gap's log-sum-exp."""
         through, states, data = self.config.gradient_actions, batch.observations, batch.actions.unsqueeze(1)
         others, log_density = self.other_actions(batch)
+        floor = self.value_floor(batch)  # (batch, 3n)
         if through is None or through >= others.shape[1]:
             values: Tensor = self.critics(states, torch.cat([data, others], dim=1))  # (critics, batch, 1 + 3n)
             of_others = values[..., 1:]
-            return values[..., 0], of_others, torch.logsumexp(of_others - log_density, dim=-1)
+            counted = of_others if floor is None else torch.maximum(of_others, floor)
+            return values[..., 0], of_others, torch.logsumexp(counted - log_density, dim=-1)
         with torch.no_grad():
             of_others = self.critics(states, others)
-        logits = of_others - log_density
+        logits = (of_others if floor is None else torch.maximum(of_others, floor)) - log_density
         chosen = systematic_draws(logits.softmax(dim=-1), through, self.generator)  # (critics, batch, k)
         sets = (len(chosen), *others.shape)
         picked = others.expand(sets).gather(2, chosen.unsqueeze(-1).expand(*chosen.shape, self.action_size))
         values = self.critics(states, torch.cat([data.expand(len(chosen), *data.shape), picked], dim=2))
-        slope = values[..., 1:].mean(dim=-1)
+        counted = values[..., 1:]
+        if floor is not None:
+            counted = torch.maximum(counted, floor.expand(sets[:-1]).gather(2, chosen))
+        slope = counted.mean(dim=-1)
         return values[..., 0], of_others, torch.logsumexp(logits, dim=-1) + slope - slope.detach()
+
+    def value_floor(self, batch: Batch) -> Tensor | None:
+        """G(s) for the policy's actions, none (minus infinity) for uniform ones and where it is not known."""
+        if not self.config.calibrated:
+            return None
+        n, returns = self.config.num_actions, self.prepared["returns"][batch.rows].nan_to_num(nan=-math.inf)
+        floor = returns.unsqueeze(1).repeat(1, 3 * n)
+        floor[:, :n] = -math.inf
+        return floor
 
     @torch.no_grad()
     def td_target(self, batch: Batch) -> Tensor:

@@ -134,8 +134,17 @@ class ActorCriticExtras(Stateful):
         if c.level_start:
             for network in self.values:
                 list(network.parameters())[-1].data.fill_(returns.level())
+        return self.mixed(dataset, preprocessing, device, returns)
+
+    def mixed(
+        self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device, returns: Returns | None = None
+    ) -> dict[str, Tensor]:
+        """The columns of the data in which returns are mixed, if asked for."""
+        c = self.config
         if not c.return_mix:
             return {}
+        scaled = preprocessing.scaled(dataset)
+        returns = returns or Returns.of(scaled, self.gamma, device)
         ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
         rewards, ends = (torch.from_numpy(np.array(x, dtype=np.float32)).to(device) for x in (scaled.rewards, ended))
         return returns.mixed(rewards, ends, c.return_mix, terminated_only=c.return_mix_ends == "terminated")

@@ -102,6 +102,7 @@ class IQL(Algorithm):
         "adroit": {"beta": 0.5, "dropout": 0.1},
     }
     """Config fields on a family of benchmark data sets."""
+    DERIVED: ClassVar = Algorithm.DERIVED | {"decay_steps"}
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
@@ -125,6 +126,13 @@ class IQL(Algorithm):
         values = (self.critics, self.target_critics, self.value)
         self.extras = ActorCriticExtras(c.extras, c.gamma, self.actor, values)
         self.updates = 0
+        self.decay_steps = c.decay_steps
+
+    def begin_finetuning(self) -> None:
+        """The actor's learning rate is the full one again, and stays: at the end of its decay it is 0."""
+        super().begin_finetuning()
+        self.decay_steps = None
+        self.actor_optimizer.param_groups[0]["lr"] = self.config.actor_lr
 
     def preprocess(self, dataset: Dataset) -> Preprocessing:
         """Besides normalization, the scale of the rewards, and actions that a tanh can reach."""
@@ -211,10 +219,9 @@ class IQL(Algorithm):
 
     def decay_learning_rate(self) -> None:
         """The actor's learning rate on its way down half a cosine, one main step further."""
-        c = self.config
         self.updates += 1
-        if c.decay_steps is not None:
-            decay_cosine(self.actor_optimizer, c.actor_lr, (self.updates - 1) / c.decay_steps)
+        if self.decay_steps is not None:
+            decay_cosine(self.actor_optimizer, self.config.actor_lr, (self.updates - 1) / self.decay_steps)
 
 
 def reward_scale(dataset: Dataset) -> float | None:

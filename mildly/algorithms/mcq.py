@@ -121,6 +121,12 @@ class MildlyConservative(Algorithm):
         """The behavior model first, if it has steps of its own."""
         return (behavior_phases(self.behavior) if self.mild else []) + super().phases()
 
+    def begin_finetuning(self) -> None:
+        """The behavior model learns on in every step: the data's policy is no longer the one that it was trained on."""
+        super().begin_finetuning()
+        self.joint = self.mild
+        self.behavior.cache = None
+
     def warm_up(self, batch: Batch) -> Metrics:
         return (self.behavior.update(batch) if self.joint else {}) | super().warm_up(batch)
 

@@ -75,3 +75,8 @@ class SupportConstrained(Algorithm):
     def phases(self) -> list[Phase]:
         """The CVAE first, if it has steps of its own."""
         return behavior_phases(self.behavior)
+
+    def begin_finetuning(self) -> None:
+        """The CVAE learns on in every step: the data's policy is no longer the one that it was trained on."""
+        super().begin_finetuning()
+        self.joint = True

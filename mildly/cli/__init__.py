@@ -15,6 +15,7 @@ from mildly.training.signals import stop_signals
 
 COMMANDS = {
     "train": "train a policy on logged data, or resume a training",
+    "finetune": "go on with a trained run: online, or with further logs",
     "sweep": "train every combination that a file lists, on all cores or a cluster",
     "evaluate": "run a trained policy in its environment",
     "ope": "estimate from logged data what a policy would earn, and grade the estimators",

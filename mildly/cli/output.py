@@ -48,7 +48,7 @@ def print_jobs(jobs: Sequence[Job]) -> None:
     """What a sweep would run."""
     out = console()
     for job in jobs:
-        out.print(f"{job.name}  {job.plan.steps} steps")
+        out.print(f"{job.name}  {job.steps} steps")
     out.print(f"{len(jobs)} jobs")
 
 

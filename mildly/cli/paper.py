@@ -50,6 +50,10 @@ class PaperOptions:
     """Gradient steps of each run; a warm-up, such as CQL's, has steps of its own before them."""
     seeds: int = SEEDS
     """Seeds, from 0."""
+    online_steps: int | None = None
+    """Of fig-online, steps in the environment after those on the data; 100,000 unless given."""
+    preset: str = "paper"
+    """Another set of hyperparameters than the paper's; the table or figure says what is different."""
     eval_every: int = EVAL_EVERY
     """Gradient steps between evaluations; a run's score is the mean of its last ten, of those in the second half."""
     fields: tuple[str, ...] = ()
@@ -119,6 +123,8 @@ def _jobs(reproduction: Reproduction, options: PaperOptions, datasets: list[str]
         eval_every=options.eval_every,
         fields=parse_fields(options.fields),
         data_dir=options.data_dir,
+        preset=options.preset,
+        online_steps=options.online_steps,
     )
     if not jobs:
         absent = ", ".join(methods or reproduction.methods)
@@ -215,7 +221,11 @@ def _show_costs(reproduction: Reproduction, results: Sequence[Result]) -> None:
 
 
 def _draw(reproduction: Reproduction, results: Sequence[Result], path: Path) -> None:
-    from mildly.paper.figures import parameter_study, value_estimates
+    from mildly.paper import figures
 
-    draw = parameter_study if reproduction.name == "fig-parameters" else value_estimates
-    console().print(f"{reproduction.title}: {draw(reproduction, results, path)}")
+    drawings = {
+        "fig-parameters": figures.parameter_study,
+        "fig-values": figures.value_estimates,
+        "fig-online": figures.offline_to_online,
+    }
+    console().print(f"{reproduction.title}: {drawings[reproduction.name](reproduction, results, path)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from mildly.errors import MildlyError, tell
 
 if TYPE_CHECKING:
     from mildly.algorithms.base import Algorithm
+    from mildly.run import Run
 
 _ABOUT = """Train a policy on logged data, or resume a training.
 
@@ -101,7 +102,7 @@ def main(args: Sequence[str]) -> int:
         options = parse(ResumeOptions, args, prog="mildly train", description=about)
         set_default(options.max_memory)
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
-        return _train(lambda offline: offline.resume(options.resume, **changes))
+        return tell_of(lambda: _offline().resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
         _overview(ALGORITHMS).show()
         return 0 if args else 2
@@ -119,7 +120,7 @@ def main(args: Sequence[str]) -> int:
     reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
     if reading:
         given["reading"] = ImportOptions(**reading)
-    return _train(lambda offline: offline.train(name, **given))
+    return tell_of(lambda: _offline().train(name, **given))
 
 
 def reading_flags() -> list[Flag]:
@@ -196,12 +197,19 @@ def _value_of(flag: str, args: Sequence[str]) -> str | None:
     return found
 
 
-def _train(go: Any) -> int:
+def _offline() -> Any:
     from mildly.training import offline
 
+    return offline
+
+
+def tell_of(go: Callable[[], Run]) -> int:
+    """Train, and say what came of it."""
+    from mildly.training.session import Stopped
+
     try:
-        run = go(offline)
-    except offline.Stopped as stopped:
+        run = go()
+    except Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
     out = console()

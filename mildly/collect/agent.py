@@ -31,17 +31,19 @@ import torch
 from mildly.algorithms.base import Phase
 from mildly.algorithms.config import build_config
 from mildly.algorithms.sac import SAC, SACConfig
-from mildly.collect.online import EnvironmentSource
 from mildly.collect.rollouts import describe
-from mildly.data.dataset import DTYPES, FIELDS, Array
-from mildly.environments import action_space_of, make_env
+from mildly.data.dataset import FIELDS, Array
+from mildly.environments import Simulator, action_space_of, make_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.rollout import Evaluation, rollout
-from mildly.files import atomic_write, naming, read_object, refuse_links, remove_leftovers
+from mildly.files import atomic_write, read_object, refuse_links, remove_leftovers
 from mildly.policy import Policy, load_policy
-from mildly.run import OtherFormat, Run, check_format, versions
+from mildly.run import OtherFormat, Run, check_format
 from mildly.state import stream_seed
+from mildly.training.environment import Acting, EnvironmentSource
+from mildly.training.experience import ExperienceFile, record
 from mildly.training.trainer import Schedule, Trainer
+from mildly.versions import versions
 
 FORMAT = 2
 _LOG_EVERY = 1_000
@@ -141,7 +143,7 @@ class Agent:
     def experience(self, steps: int | None = None) -> dict[str, Array]:
         """Columns of the first steps, or of all, by memory map."""
         shape = (self.steps if steps is None else steps,)
-        rows = np.memmap(self.path / "experience.bin", record(self.plan.env_id), "r", shape=shape)
+        rows = np.memmap(self.path / "experience.bin", _record_in(self.plan.env_id), "r", shape=shape)
         return {name: rows[name] for name in FIELDS}
 
     def references(self) -> tuple[float, float]:
@@ -220,7 +222,7 @@ def _train(
 ) -> int:
     """Train to the end of the episode in which the last step falls; the steps that were made."""
     run, meta, agent = Run(folder), describe(folder.name, plan.env_id), Agent(folder, plan, 0)
-    row = record(plan.env_id)
+    row = _record_in(plan.env_id)
     algorithm = SAC(plan.sac, row["observations"].shape[0], row["actions"].shape[0], seed=plan.seed)
 
     def evaluate(step: int) -> Evaluation:
@@ -229,13 +231,13 @@ def _train(
         policy.save(agent.snapshot(step))
         return rollout(policy, meta, episodes=plan.eval_episodes, seed=plan.seed)
 
-    with closing(_ExperienceFile(folder / "experience.bin", row)) as log:
+    with closing(ExperienceFile(folder / "experience.bin", row)) as log:
         source = EnvironmentSource(
             algorithm,
-            plan.env_id,
+            Simulator.of(plan.env_id),
             seed=plan.seed,
-            random_steps=plan.random_steps,
             episode_seed=lambda episode: stream_seed(plan.seed, f"episode {episode}") % 2**31,
+            acting=Acting(random_steps=plan.random_steps, whole_episodes=True),
             log=log,
         )
         schedule = Schedule(steps, _LOG_EVERY, plan.eval_every, plan.checkpoint_every, ends=False)
@@ -247,7 +249,7 @@ def _train(
             random = rollout(_Random(plan), meta, episodes=plan.reference_episodes, seed=plan.seed + 1)
             run.append("evaluations.jsonl", {"step": 0, **random.to_json()})
         trainer.train(_Monitor(progress, float(run.evaluations()[-1]["mean_return"])))
-        source.env.close()
+        source.close()
     return trainer.step
 
 
@@ -271,33 +273,6 @@ class _Monitor:
         self.value = result.mean_return
 
 
-class _ExperienceFile:
-    """`experience.bin`: every transition, one record behind the other."""
-
-    def __init__(self, path: Path, row: np.dtype[Any]) -> None:
-        self.path, self.row = path, row
-        self.file = path.open("ab")
-
-    def append(self, transition: Mapping[str, Any]) -> None:
-        with naming(self.path):
-            self.file.write(np.array([tuple(transition[name] for name in FIELDS)], self.row).tobytes())
-
-    def flush(self) -> None:
-        with naming(self.path):
-            self.file.flush()
-            os.fsync(self.file.fileno())
-
-    def rewind(self, rows: int) -> Mapping[str, Array]:
-        if self.path.stat().st_size < rows * self.row.itemsize:
-            raise MildlyError(f"{self.path}: shorter than the checkpoint knows. Restore it from a copy.")
-        os.truncate(self.path, rows * self.row.itemsize)
-        kept = np.fromfile(self.path, self.row)
-        return {name: kept[name] for name in FIELDS}
-
-    def close(self) -> None:
-        self.file.close()
-
-
 class _Random:
     """Uniformly random actions in the environment's units, to be evaluated as policies are."""
 
@@ -313,13 +288,14 @@ class _Random:
         return self.rng.uniform(self.space.low, self.space.high, shape).astype(np.float32)
 
 
-def record(env_id: str) -> np.dtype[Any]:
+def _record_in(env_id: str) -> np.dtype[Any]:
     """A transition in an environment as `experience.bin` holds it."""
     env = make_env(env_id)
-    widths = {"observations": env.observation_space.shape, "actions": env.action_space.shape}
+    sizes = env.observation_space.shape, env.action_space.shape
     env.close()
-    widths["next_observations"] = widths["observations"]
-    return np.dtype([(name, DTYPES[name], widths.get(name) or ()) for name in FIELDS])
+    assert sizes[0] is not None
+    assert sizes[1] is not None
+    return record(sizes[0][0], sizes[1][0])
 
 
 def _read_references(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from mildly.data.writer import Writer
 from mildly.environments import make_env, trust_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.policy import load_policy
-from mildly.run import versions
+from mildly.versions import versions
 
 KINDS = {
     "random": "uniformly random actions",

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
     `terminated` is 1 where the value ends there, else 0; a time-out is not such an end. Where returns are mixed into
     the targets it may lie between. `rows` are the rows of the data that these transitions are, for algorithms that know
-    more about each; it is empty where there is no such data.
+    more about each, and -1 where a transition is none of them; it is empty where there is no such data.
     """
 
     observations: Tensor
@@ -97,7 +97,7 @@ class Transitions(Sampler):
     device they are copied there once.
     """
 
-    DERIVED: ClassVar = frozenset({"columns", "size", "batch_size", "preprocessing", "device", "ahead"})
+    DERIVED: ClassVar = frozenset({"columns", "size", "batch_size", "preprocessing", "device", "ahead", "first_row"})
 
     def __init__(
         self,
@@ -106,8 +106,14 @@ class Transitions(Sampler):
         device: torch.device,
         preprocessing: Preprocessing | None = None,
         relabeled: Mapping[str, Tensor] | None = None,
+        first_row: int | None = 0,
     ) -> None:
-        """Columns in `relabeled` take the place of the data's own; relabeled rewards are scaled already."""
+        """Columns in `relabeled` take the place of the data's own; relabeled rewards are scaled already.
+
+        Where the data come after others of which an algorithm knows the rows, `first_row` is how many those are; None
+        where it knows nothing of these.
+        """
+        self.first_row = first_row
         self.batch_size, self.preprocessing = batch_size, preprocessing or Preprocessing()
         scaled = self.preprocessing.scaled(dataset)
         arrays = {name: getattr(scaled, name) for name in COLUMNS}
@@ -126,7 +132,8 @@ class Transitions(Sampler):
         """Draws from all rows alike."""
         rows = torch.randint(self.size, (size or self.batch_size,), generator=generator, device=self.device)
         picked = self._gather(rows) if self.ahead is None else self.ahead.gather(rows, self.size, generator)
-        return Batch(**self.preprocessing.apply(picked), rows=rows)
+        batch = self.preprocessing.apply(picked)
+        return Batch(**batch) if self.first_row is None else Batch(**batch, rows=rows + self.first_row)
 
     def _gather(self, rows: Tensor) -> dict[str, Tensor]:
         return {name: column.index_select(0, rows) for name, column in self.columns.items()}
@@ -207,34 +214,63 @@ class Buffer(Sampler):
 class Mixture(Sampler):
     """Batches of several sources at given shares, such as half logged and half online transitions.
 
-    A source that is still empty gives its share to the others.
+    A source that is still empty gives its share to the others. Without shares all transitions of all sources are alike,
+    as if they were in one buffer.
     """
 
-    DERIVED: ClassVar = frozenset({"batch_size"})
+    DERIVED: ClassVar = frozenset({"batch_size", "keep_rows"})
 
-    def __init__(self, sources: Mapping[str, Sampler], shares: Mapping[str, float], batch_size: int) -> None:
-        numbers = all(0 <= share < float("inf") for share in shares.values()) and sum(shares.values()) > 0
-        if set(sources) != set(shares) or not numbers:
-            raise ValueError(f"every source needs a share of at least 0, got {dict(shares)} for {', '.join(sources)}")
-        self.sources, self.shares, self.batch_size = dict(sources), dict(shares), batch_size
+    def __init__(
+        self,
+        sources: Mapping[str, Sampler],
+        shares: Mapping[str, float] | None,
+        batch_size: int,
+        *,
+        keep_rows: bool = False,
+    ) -> None:
+        """With `keep_rows` a batch tells which rows of the data it holds, and -1 for what is none of them."""
+        given = dict.fromkeys(sources, 1.0) if shares is None else shares
+        numbers = all(0 <= share < float("inf") for share in given.values()) and sum(given.values()) > 0
+        if set(sources) != set(given) or not numbers:
+            raise ValueError(f"every source needs a share of at least 0, got {dict(given)} for {', '.join(sources)}")
+        self.sources, self.batch_size, self.keep_rows = dict(sources), batch_size, keep_rows
+        self.shares = None if shares is None else dict(shares)
 
     def __len__(self) -> int:
         return sum(len(source) for source in self.sources.values())
 
     def sample(self, generator: torch.Generator, size: int | None = None) -> Batch:
         """Draws of each source, one source behind the other."""
-        counts = self.counts(size or self.batch_size)
+        size = size or self.batch_size
+        counts = self.counts(size) if self.shares is not None else self._drawn_counts(size, generator)
         parts = [self.sources[name].sample(generator, count) for name, count in counts.items() if count]
-        return parts[0] if len(parts) == 1 else Batch(*(torch.cat(c) for c in list(zip(*parts, strict=True))[:-1]))
+        if len(parts) == 1:
+            only: Batch = parts[0]
+            return only._replace(rows=_rows(only)) if self.keep_rows else only
+        columns = [torch.cat(column) for column in list(zip(*parts, strict=True))[:-1]]
+        return Batch(*columns, *([torch.cat([_rows(part) for part in parts])] if self.keep_rows else []))
 
     def counts(self, size: int) -> dict[str, int]:
         """How many draws of each source make a batch of a size: the shares, rounded so that they add up."""
-        shares = {name: share for name, share in self.shares.items() if len(self.sources[name])}
+        shares = {name: share for name, share in (self.shares or {}).items() if len(self.sources[name])}
         if not any(shares.values()):
             raise ValueError(f"nothing to draw from yet: every source with a share is empty, of {self.shares}")
         exact = np.array(list(shares.values())) / sum(shares.values()) * size
         ends = np.rint(np.cumsum([0.0, *exact])).astype(int)
         return dict(zip(shares, np.diff(ends).tolist(), strict=True))
+
+    def _drawn_counts(self, size: int, generator: torch.Generator) -> dict[str, int]:
+        """How many of so many draws from all transitions alike fall on each source."""
+        ends = torch.tensor([len(source) for source in self.sources.values()]).cumsum(0)
+        drawn = torch.randint(int(ends[-1]), (size,), generator=generator, device=generator.device).cpu()
+        counts = torch.bincount(torch.searchsorted(ends, drawn, right=True), minlength=len(ends))
+        return dict(zip(self.sources, counts.tolist(), strict=True))
+
+
+def _rows(batch: Batch) -> Tensor:
+    """The rows of a batch, -1 where they are none of the data."""
+    known = len(batch.rows) > 0
+    return batch.rows if known else torch.full_like(batch.rewards, -1, dtype=torch.int64)
 
 
 class WindowBatch(NamedTuple):

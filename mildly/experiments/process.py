@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from mildly.files import parse_json
+from mildly.training import checkpoint
 
 _TAIL_BYTES = 1 << 16  # the last lines of a file are searched in these
 _TAIL_LINES = 8  # of a failed job's log
@@ -40,6 +39,13 @@ class WorkerTask:
     steps: int
     threads: int
     options: dict[str, Any]
+    finetune: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What `mildly.finetune` is told afterwards; nothing is done where it is empty."""
+
+    @property
+    def all_steps(self) -> int:
+        """Those of fine-tuning included."""
+        return self.steps + int(self.finetune.get("steps", 0))
 
     @property
     def log(self) -> Path:
@@ -84,12 +90,8 @@ def terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def checkpoint_step(folder: Path) -> int:
-    """The step of a run's checkpoint; 0 without one. The last step is evaluated before it is saved."""
-    try:
-        with safe_open(folder / "checkpoint.safetensors", framework="numpy") as file:
-            return int(parse_json(file.metadata()["facts"])["step"])
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # resuming the run reports what is wrong
-        return 0
+    """The step of a run's checkpoint; 0 without one."""
+    return checkpoint.step_of(folder / "checkpoint.safetensors")
 
 
 def last_line(path: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ steps = 6000
 lam = [0.5, 0.7]
 [mcq]                   # options and fields for one algorithm
 steps = 8000
+[finetune]              # what `mildly.finetune` does with every run afterwards, if anything
+steps = 10000
 [variants.floor]        # named variants; each may hold options and fields
 pseudo_floor = 0.0
 [variants.plain]
@@ -66,6 +68,8 @@ class Spec:
     """By name: the options and fields of a variant."""
     own_variants: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     """By algorithm: variants that replace the shared ones."""
+    finetune: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What `mildly.finetune` is told afterwards; empty where nothing is fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,13 @@ class Job:
     """What else the spec gives to `mildly.training.offline.train`: options and config fields."""
     plan: Plan
     """What `run.json` will hold, except for what depends on the machine and on the content of the data."""
+    finetune: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What `mildly.finetune` is told afterwards."""
+
+    @property
+    def steps(self) -> int:
+        """All steps, those of fine-tuning included."""
+        return self.plan.steps + int(self.finetune.get("steps", 0))
 
     @property
     def variant(self) -> str:
@@ -120,9 +131,29 @@ def _parse(values: Mapping[str, Any]) -> Spec:
         own=own,
         variants=_variants("variants", values.get("variants", {})),
         own_variants=own_variants,
+        finetune=_finetune(values.get("finetune", {}), algorithms),
     )
     _check_fields(spec)
     return spec
+
+
+def _finetune(given: Any, algorithms: Sequence[str]) -> dict[str, Any]:
+    """What is to come after every training, of those options that a file can say."""
+    from mildly.algorithms import algorithm_named
+    from mildly.stage import Stage
+    from mildly.training.finetune import STEPS
+
+    known = {each.name for each in dataclasses.fields(Stage)} - {"start", "dataset", "fingerprint", "reading", "env"}
+    for name in given:
+        if name not in known:
+            raise unknown_name("key below [finetune]", name, known)
+    for algorithm in algorithms if given else ():
+        if algorithm_named(algorithm).OFFLINE_ONLY:
+            raise MildlyError(f"[finetune]: {algorithm} cannot learn online.")
+    if given:
+        given = {"steps": STEPS, **given}
+        Stage(**{"start": 1, "eval_every": 0, "episodes": 1, **given})  # refuses what makes no sense
+    return dict(given)
 
 
 def _check_fields(spec: Spec) -> None:
@@ -154,7 +185,7 @@ def _check_top_level(values: Mapping[str, Any]) -> None:
     for name in ("algorithms", "datasets"):
         if name not in values:
             raise MildlyError(f"'{name}' is missing; write {name} = [...].")
-    tables = {"fields", "variants", *ALGORITHMS}
+    tables = {"fields", "variants", "finetune", *ALGORITHMS}
     known = {*tables, *_LISTS, *train_options()}
     for name, value in values.items():
         if name in tables and not isinstance(value, dict):
@@ -259,7 +290,8 @@ def expand(spec: Spec) -> list[Job]:
                 raise MildlyError(f"a sweep has at most {_MOST_JOBS:,} jobs, but these lists make more.")
             for crossed, values in _crossed(fields, listed):
                 label = ",".join(part for part in (folder_name(variant), crossed) if part)
-                jobs += _jobs(algorithm, dataset, spec.seeds, label, own_options, values)
+                made = _jobs(algorithm, dataset, spec.seeds, label, own_options, values)
+                jobs += [dataclasses.replace(job, finetune=dict(spec.finetune)) for job in made]
     repeated = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if repeated:
         raise MildlyError(

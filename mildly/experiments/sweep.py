@@ -23,7 +23,7 @@ from mildly.training.signals import stop_requests
 _STEP_COST = {"bc": 1, "cql": 15, "mcq": 25}
 """What a gradient step costs, roughly, relative to BC; `_OTHER_STEP_COST` for all other algorithms."""
 _OTHER_STEP_COST = 3
-_NOT_COMPARED = ("dataset", "data", "device", "threads", "config", "variant")
+_NOT_COMPARED = ("dataset", "data", "device", "threads", "config", "variant", "finetune")
 """Fields of the plan that depend on the machine, or are compared otherwise; the folder holds the variant."""
 
 
@@ -94,7 +94,7 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
     folders = {dataset: sweep_data.native_folder(job, root, say) for dataset, job in one_of_each.items()}
     for job in jobs:
         _check_begun(job, root / job.name, sweep_data.fingerprint(folders[job.dataset]))
-    open_jobs = [job for job in jobs if checkpoint_step(root / job.name) < job.plan.steps]
+    open_jobs = [job for job in jobs if checkpoint_step(root / job.name) < job.steps]
     for dataset in dict.fromkeys(job.dataset for job in open_jobs):
         for line in sweep_data.check_data(folders[dataset], [job for job in open_jobs if job.dataset == dataset]):
             say(f"{dataset}: {line}")
@@ -104,7 +104,7 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
 def _stopped(jobs: Sequence[Job], root: Path, signal_number: int) -> NoReturn:
     from mildly.training.offline import Stopped
 
-    done = sum(checkpoint_step(root / job.name) >= job.plan.steps for job in jobs)
+    done = sum(checkpoint_step(root / job.name) >= job.steps for job in jobs)
     raise Stopped(
         f"stopped; {done} of {len(jobs)} jobs are complete, those under way have checkpoints. "
         "The same command resumes them.",
@@ -119,7 +119,7 @@ def available_cores() -> int:
 
 def _longest_first(jobs: Sequence[Job]) -> list[Job]:
     """The longest jobs start first, so that none is left to run alone at the end."""
-    return sorted(jobs, key=lambda job: -job.plan.steps * _STEP_COST.get(job.algorithm, _OTHER_STEP_COST))
+    return sorted(jobs, key=lambda job: -job.steps * _STEP_COST.get(job.algorithm, _OTHER_STEP_COST))
 
 
 def _task(job: Job, root: Path, folder: Path, threads: int) -> WorkerTask:
@@ -134,6 +134,7 @@ def _task(job: Job, root: Path, folder: Path, threads: int) -> WorkerTask:
         steps=job.plan.steps,
         threads=threads,
         options=job.options,
+        finetune=job.finetune,
     )
 
 
@@ -161,7 +162,7 @@ def _differences(asked: Plan, begun: Plan) -> list[str]:
     config = flatten(build_config(algorithm_named(begun.algorithm), begun.config))
     names = [f.name for f in dataclasses.fields(Plan) if f.name not in _NOT_COMPARED]
     pairs: dict[str, tuple[Any, Any]] = {name: (getattr(begun, name), getattr(asked, name)) for name in names}
-    if asked.steps >= begun.steps:
+    if asked.steps == begun.offline_steps or (asked.steps >= begun.steps and not begun.finetune):
         del pairs["steps"]
     if asked.env is None:  # the data set's own
         pairs["env"] = (begun.env, begun.data.env_id)

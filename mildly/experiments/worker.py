@@ -42,13 +42,24 @@ def _watch_pipe(pipe: int) -> None:
 
 
 def run_task(task: WorkerTask) -> None:
-    """Train, or resume from the run's last checkpoint."""
+    """Train, or resume from the run's last checkpoint; then fine-tune, if that is asked for."""
     from mildly.data.registry import load_dataset
-    from mildly.training.offline import resume, train
+    from mildly.training.finetune import finetune
 
     run = Run(Path(task.folder))
     if (run.path / "run.json").exists():
         _wait_for_predecessor(run)
+    if not (run.path / "run.json").exists() or not run.plan().finetune:
+        _train(task, run)
+    if task.finetune:
+        finetune(run, logged=load_dataset(task.dataset), **task.finetune)
+
+
+def _train(task: WorkerTask, run: Run) -> None:
+    from mildly.data.registry import load_dataset
+    from mildly.training.offline import resume, train
+
+    if (run.path / "run.json").exists():
         resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
         return
     train(

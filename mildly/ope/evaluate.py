@@ -32,9 +32,10 @@ from mildly.ope.estimators import (
 from mildly.ope.fit import Say
 from mildly.ope.judged import JudgedPolicy
 from mildly.ope.settings import Settings
-from mildly.policy import WEIGHTS, Policy, load_policy
+from mildly.policy import Policy, load_policy
 from mildly.run import Plan, Run
 from mildly.training.offline import resume, train
+from mildly.weights import WEIGHTS
 
 _EPISODES = 2  # that must be held out to judge by
 GAMMA = 0.99

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mildly.algorithms.base import Algorithm
+from mildly.algorithms.base import Algorithm, Phase
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
@@ -76,9 +76,9 @@ class _Progress:
     def __init__(self, name: str, steps: int, say: Say) -> None:
         self.name, self.steps, self.say, self.said = name, steps, say, time.monotonic()
 
-    def begin(self, phase: str, steps: int, step: int) -> None:
-        if step < steps:
-            self.say(f"{self.name}: {steps:,} steps" + (f", from step {step:,}" if step else ""))
+    def begin(self, phase: Phase, step: int) -> None:
+        if step < phase.steps:
+            self.say(f"{self.name}: {phase.steps:,} steps" + (f", from step {step:,}" if step else ""))
 
     def tick(self, step: int) -> None:
         if time.monotonic() - self.said > _SECONDS:

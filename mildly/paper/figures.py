@@ -13,7 +13,7 @@ from mildly.errors import MildlyError
 from mildly.evaluation.results import Result
 from mildly.files import atomic_write
 from mildly.paper.matching import changes, closest_to_paper, is_recollected, official_name
-from mildly.paper.reproductions import Reproduction
+from mildly.paper.reproductions import METHODS, Reproduction
 from mildly.report.chart_files import plain_text
 from mildly.report.curves import MeanCurve, mean_curve
 from mildly.run import Run, is_number
@@ -69,6 +69,33 @@ def value_estimates(reproduction: Reproduction, results: Sequence[Result], path:
     return _save(figure, path)
 
 
+def offline_to_online(reproduction: Reproduction, results: Sequence[Result], path: Path) -> Path:
+    """Scores on the data and then in the environment, a panel for each data set and a line for each method."""
+    tuned = [result for result in results if result.plan.finetune]
+    by_set = {name: _runs_on(name, reproduction, tuned, *METHODS.values()) for name in reproduction.datasets}
+    there = {name: runs for name, runs in by_set.items() if any(map(_scores, runs))}
+    if not there:
+        raise MildlyError(
+            f"{reproduction.name}: no run has been fine-tuned and evaluated yet. There is nothing to draw."
+        )
+    columns = min(3, len(there))
+    figure, axes = _axes(-(-len(there) // columns), columns)
+    for axis in axes.flat[len(there) :]:
+        axis.set_axis_off()
+    for axis, (name, runs) in zip(axes.flat, there.items(), strict=False):
+        shown = []
+        for method in reproduction.methods:
+            alike = closest_to_paper([result for result in runs if result.plan.algorithm == METHODS[method]])
+            _draw(axis, _curve(alike, _scores), f"{method} ({len(alike)} seeds)" if len(alike) > 1 else method)
+            shown += alike
+        for start in {result.plan.offline_steps for result in shown}:
+            axis.axvline(start, color="#777777", linestyle="--", linewidth=1)
+        axis.set_title(f"score, {_title(name, shown)}; online from the dashed line", fontsize=8, loc="left")
+        axis.set_xlabel("steps: of the learner, then of the environment", fontsize=8)
+        axis.legend(fontsize=7, frameon=False)
+    return _save(figure, path)
+
+
 def _setting(result: Result, name: str) -> float | str:
     """A number, or a text such as "auto"; anything else that a damaged `run.json` may hold is told as text, too."""
     value: Any = result.plan.flat_config.get(name)
@@ -79,10 +106,10 @@ def _title(name: str, results: Sequence[Result]) -> str:
     return f"{name} (re-collected)" if any(map(is_recollected, results)) else name
 
 
-def _runs_on(name: str, reproduction: Reproduction, results: Sequence[Result]) -> list[Result]:
-    """MCQ's runs on a data set, official or re-collected."""
-    known = reproduction.datasets
-    return [r for r in results if r.plan.algorithm == "mcq" and official_name(r.plan.data.name, known) == name]
+def _runs_on(name: str, reproduction: Reproduction, results: Sequence[Result], *algorithms: str) -> list[Result]:
+    """The runs of algorithms, of MCQ if none is named, on a data set, official or re-collected."""
+    known, asked = reproduction.datasets, algorithms or ("mcq",)
+    return [r for r in results if r.plan.algorithm in asked and official_name(r.plan.data.name, known) == name]
 
 
 def _scores(result: Result) -> dict[int, float]:

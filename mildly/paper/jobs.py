@@ -25,6 +25,8 @@ def jobs_of(
     eval_every: int = EVAL_EVERY,
     fields: Mapping[str, Any] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
+    preset: str = "paper",
+    online_steps: int | None = None,
 ) -> list[Job]:
     """The runs behind a table or figure, of those algorithms that exist here.
 
@@ -37,7 +39,11 @@ def jobs_of(
         eval_every: gradient steps between evaluations.
         fields: hyperparameters that replace the paper's.
         data_dir: folder in which the data are looked for.
+        preset: another preset than the paper's.
+        online_steps: steps in the environment afterwards, where there are any; the paper's by default.
     """
+    further = reproduction.online_steps if online_steps is None else online_steps
+    finetune = {"steps": further} if reproduction.online_steps else {}
     jobs: dict[str, Job] = {}  # by name: with fields of the user's, two grids may ask for the same run
     for grid in reproduction.grids:
         here = runnable(grid, methods)
@@ -49,9 +55,10 @@ def jobs_of(
             algorithms=tuple(METHODS[method] for method in here),
             datasets=tuple(source_of(name, data_dir) for name in rows),
             seeds=tuple(range(seeds)),
-            options={"preset": "paper", "steps": steps, "eval_every": eval_every},
+            options={"preset": preset, "steps": steps, "eval_every": eval_every},
             fields={**{name: list(values) for name, values in grid.fields.items()}, **(fields or {})},
             own={},
+            finetune=finetune,
         )
         jobs |= {job.name: job for job in expand(spec)}
     return list(jobs.values())

@@ -35,7 +35,8 @@ def changes(plan: Plan) -> list[str]:
         return []
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in paper.items()}
     config = plan.flat_config
-    return [f"{name} {config[name]}" for name in listed if config.get(name, listed[name]) != listed[name]]
+    changed = [f"{name} {config[name]}" for name in listed if config.get(name, listed[name]) != listed[name]]
+    return [*changed, *(f"fine-tuned, {stage.words}" for stage in plan.finetune)]
 
 
 def closest_to_paper(results: Sequence[Result]) -> list[Result]:

@@ -25,6 +25,7 @@ METHODS = {
     "DT": "decision-transformer",
     "CDC": "cdc",
     "PBRL": "pbrl",
+    "AWAC": "awac",
     "MCQ-TD3": "mcq-td3",
     "MCQ": "mcq",
 }
@@ -63,6 +64,8 @@ class Reproduction:
     grids: tuple[Grid, ...]
     label: str = ""
     """The LaTeX label of its table of scores, as in `published_scores.csv`; empty where it shows something else."""
+    online_steps: int = 0
+    """Steps in the environment that follow those on the data."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -75,6 +78,7 @@ class Reproduction:
         return tuple(dict.fromkeys(dataset for grid in self.grids for dataset in grid.datasets))
 
 
+_TASKS = ("halfcheetah", "hopper", "walker2d")
 _STUDIED = ("halfcheetah-medium-v2", "hopper-medium-replay-v2")
 
 REPRODUCTIONS = {
@@ -127,6 +131,17 @@ REPRODUCTIONS = {
                     ),
                 ),
             ),
+        ),
+        Reproduction(
+            "fig-online",
+            "From offline to online: scores on the data, then in the environment",
+            (
+                Grid(
+                    ("CQL", "TD3+BC", "IQL", "AWAC", "MCQ"),
+                    tuple(f"{task}-{kind}-v2" for kind in ("random", "medium-replay") for task in _TASKS),
+                ),
+            ),
+            online_steps=100_000,
         ),
         Reproduction(
             "table-cost",

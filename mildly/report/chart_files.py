@@ -26,6 +26,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.hashsalt": "mildly",  # equal figures are equal files
 }
+_AT_TOP: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
 _COLORS = {f"s{i}": color for i, color in enumerate(LIGHT)} | {f"v{i}": c for i, c in enumerate(VALUE_LIGHT)}
 
 
@@ -83,6 +84,9 @@ def _lines(spec: ChartSpec) -> Any:
         elif "std" in series:
             spread = np.array(series["std"])
             axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.15, linewidth=0)
+    for mark in spec.get("marks", ()):
+        axes.axvline(mark["x"], color="#777777", linestyle="--", linewidth=1)
+        axes.annotate(mark["label"], (mark["x"], 1), (3, -9), **_AT_TOP)
     axes.set(title=plain_text(spec["title"]), xlabel=spec["xLabel"], ylabel=spec["yLabel"])
     if len(spec["series"]) <= _MOST_IN_LEGEND:
         axes.legend(frameon=False)

@@ -286,6 +286,10 @@ class LineChart extends Chart {
     grid.append(shape("line", { class: "base", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }),
       shape("text", { class: "label", x: frame.left, y: 13 }, this.isDifference() ? spec.relative : spec.yLabel),
       shape("text", { class: "label", x: frame.right, y: height - 5, "text-anchor": "end" }, spec.xLabel));
+    for (const mark of spec.marks || []) {
+      grid.append(shape("line", { class: "mark", x1: x(mark.x), x2: x(mark.x), y1: frame.top, y2: frame.bottom, "stroke-dasharray": "5 4" }),
+        shape("text", { x: x(mark.x) + 4, y: frame.top + 10 }, mark.label));
+    }
     drawn.append(grid, ...this.visible().map((series) => this.series(series)));
     this.listen(drawn);
     return drawn;

@@ -64,8 +64,16 @@ def learning(report: Report, dataset: str) -> ChartSpec:
         "xName": "step",
         "yLabel": "normalized score" if groups[0].normalized else "return",
         "choice": True,
+        "marks": _marks(groups),
         "series": [_learning_series(report, group) for group in groups if any(len(x) for x, _ in group.evaluated())],
     }
+
+
+def _marks(groups: Iterable[Group]) -> list[ChartSpec]:
+    """Where fine-tuning begins: upright lines with a word."""
+    stages = (stage for group in groups for stage in group.records[0].plan.finetune)
+    words = {stage.start: "online" if stage.online else "further logs" for stage in stages}
+    return [{"x": start, "label": f"{word} from here"} for start, word in sorted(words.items())]
 
 
 def _learning_series(report: Report, group: Group) -> ChartSpec:

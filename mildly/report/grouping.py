@@ -16,7 +16,7 @@ from mildly.evaluation.results import std_over_seeds
 from mildly.report.reading import Record
 
 _MOST_FIELDS = 4  # in a label; groups that differ in more fields are numbered
-_SHARED_FIELDS = ("preset", "steps", "env")
+_SHARED_FIELDS = ("preset", "steps", "env", "further")
 """Fields of the plan that, besides the config, are the same for all runs of a group."""
 
 

@@ -71,6 +71,15 @@ def load_latest(path: Path, say: Callable[[str], object]) -> tuple[dict[str, Ten
         return found
 
 
+def step_of(path: Path) -> int:
+    """The main step of a checkpoint; 0 where there is none. The last step is evaluated before it is saved."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return int(parse_json(file.metadata()["facts"])["step"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # resuming the run reports what is wrong
+        return 0
+
+
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint, or say clearly that it is damaged or of another version."""
     try:

@@ -37,11 +37,16 @@ class ValueWatch:
     def __init__(self, low: float, high: float, gamma: float) -> None:
         """`low` and `high` are the smallest and the largest reward as the learner sees them."""
         self.rewards, self.rest = (low, high), 1 - gamma
-        low, high = min(0.0, low) / self.rest, max(0.0, high) / self.rest
-        width = max(high - low, _LEAST)
-        self.low, self.high = low - width, high + width
+        self.include(low, high)
         self.outside: deque[float] = deque(maxlen=_LINES)
         """By how much the last lines lay outside."""
+
+    def include(self, low: float, high: float) -> None:
+        """Further rewards have come, from a smallest to a largest."""
+        self.rewards = min(low, self.rewards[0]), max(high, self.rewards[1])
+        low, high = min(0.0, self.rewards[0]) / self.rest, max(0.0, self.rewards[1]) / self.rest
+        width = max(high - low, _LEAST)
+        self.low, self.high = low - width, high + width
 
     @classmethod
     def of(cls, data: Dataset, reward_scale: float, gamma: float) -> ValueWatch:

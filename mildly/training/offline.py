@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from mildly.algorithms import algorithm_named
-from mildly.algorithms.config import build_config, check_fields, make_config
+from mildly.algorithms.config import check_fields, make_config
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
-from mildly.data.registry import load_dataset, stable_source
-from mildly.data.select import held_out, without_episodes
+from mildly.data.registry import stable_source
+from mildly.data.select import held_out
 from mildly.device import resolve_device
 from mildly.environments import Environment, Simulator, trust_env
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import Evaluation, rollout
-from mildly.observation_space import ObservationSpace
-from mildly.policy import Policy
 from mildly.run import Plan, Run
-from mildly.training.divergence import ValueWatch, likely_causes
-from mildly.training.outlook import outlook
-from mildly.training.preflight import check_learned, check_reward, check_sizes, environment_of, evaluation_of, preflight
-from mildly.training.progress import TrainingProgress
-from mildly.training.reading import read_data, reread
-from mildly.training.signals import stop_requests
-from mildly.training.tensorboard import Events, check_events, events
-from mildly.training.trainer import OutOfMemory, SampledSource, Schedule, Trainer
-
-
-class Stopped(Exception):
-    """The run was asked to stop (Ctrl-C, SIGTERM) and has written a checkpoint."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + signal_number
+from mildly.training.preflight import environment_of, preflight
+from mildly.training.reading import read_data, reopened
+from mildly.training.session import Asked, Callback, Evaluated as Evaluated, Session, Stopped as Stopped
 
 
 def train(
@@ -131,9 +111,9 @@ def train(
         reading=reading.to_json(),
         held_out=held_out(data, holdout, seed),
     )
-    asked = _Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
+    asked = Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
     with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
-        training = _Training(run, plan, config, data, asked)  # what fails here must leave no folder
+        training = Session(run, plan, config, data, asked)  # what fails here must leave no folder
         training.tell(said, checked=check)
         run.write_plan(plan)
         return training.run_anew()
@@ -170,23 +150,13 @@ def resume(
         device=begun.device if device is None else resolve_device(device),
         threads=begun.threads if threads is None else threads,
     )
-    if dataset is None and plan.dataset is None:
-        raise MildlyError(
-            f"{path}: was trained on a Dataset in memory. Resume it in Python: mildly.resume(path, dataset=...)."
-        )
-    data = load_dataset(dataset) if dataset is not None else reread(run, plan)
-    if data.meta.fingerprint != plan.data.fingerprint:
-        raise MildlyError(
-            f"{path}: the data set '{data.meta.name}' is not the one this run was started on (its content differs)."
-        )
-    try:
-        config = build_config(algorithm_named(plan.algorithm), plan.config)
-    except MildlyError as error:
-        raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
+    if begun.finetune:
+        raise MildlyError(f"{path}: was fine-tuned since. Go on with that: mildly finetune {path}")
+    data, config = reopened(run, plan, dataset, "mildly.resume(path, dataset=...)")
     if isinstance(env, str):
         trust_env(env)
-    asked = _Asked(None if env is None else Simulator.of(env), tuple(callbacks), quiet)
-    training = _Training(run, plan, config, data, asked)
+    asked = Asked(None if env is None else Simulator.of(env), tuple(callbacks), quiet)
+    training = Session(run, plan, config, data, asked)
     with run.locked():
         run.check_own()
         training.trainer.restore()
@@ -199,166 +169,3 @@ def resume(
         if plan != begun:
             run.write_plan(plan)
         return training.run_to_end()
-
-
-class Evaluated(NamedTuple):
-    """What a callback is told after an evaluation."""
-
-    run: Run
-    step: int
-    result: Evaluation
-    policy: Policy
-    """The policy as of this step, which learns on afterwards: `save` it to keep it."""
-
-
-Callback = Callable[[Evaluated], object]
-
-
-class _Asked(NamedTuple):
-    """What is asked for in Python, and kept in no file."""
-
-    simulator: Simulator | None
-    callbacks: tuple[Callback, ...]
-    quiet: bool
-
-
-class _Training:
-    """A plan made real: the algorithm, its data, and the trainer."""
-
-    def __init__(self, run: Run, plan: Plan, config: Any, data: Dataset, asked: _Asked) -> None:
-        data = without_episodes(data, plan.held_out)
-        self.run, self.plan, self.data, self.asked = run, plan, data, asked
-        self.warnings: list[str] | None = None
-        """What the look at the data has found; None where nobody has looked now."""
-        self.failure: Exception | None = None
-        """What a callback raised."""
-        check_events(plan)
-        self.simulator, self.notes = evaluation_of(plan, data, asked.simulator)
-        check_reward(plan.algorithm, config, data)
-        check_sizes(config, data, run.checkpoint)
-        kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
-        self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
-        built = self.algorithm.state_dict().keys()
-        sampler = self.algorithm.batches(data)
-        check_learned(self.algorithm, built, sampler, data)
-        self.observation_space = _observation_space(self.algorithm.select(data))
-        self.notes += [*data.meta.notes[-1:], *self.algorithm.notes] if plan.held_out else self.algorithm.notes
-        for phase in self.algorithm.phases():
-            if phase.steps > plan.steps:
-                flag = f"--{phase.field.replace('_', '-')}"
-                at_most = "at most " if phase.finished is not None else ""
-                self.notes.append(
-                    f"the phase '{phase.name}' has {at_most}{phase.steps} steps, more than "
-                    f"the {plan.steps} that follow ({flag})"
-                )
-        """What to tell the user before the first step."""
-        gamma: float | None = getattr(config, "gamma", None)
-        self.trainer = Trainer(
-            run,
-            self.algorithm,
-            SampledSource(sampler, self.algorithm.random_stream(plan.seed, "batches")),
-            Schedule(plan.steps, plan.log_every, plan.eval_every, plan.checkpoint_every),
-            evaluate=self._evaluate if self.simulator else None,
-            on_save=self._save_products,
-            watch=None if gamma is None else ValueWatch.of(data, self.algorithm.preprocessing.reward_scale, gamma),
-            causes=lambda: likely_causes(data, self.algorithm.preprocessing, config, self.algorithm.prepared),
-        )
-
-    def tell(self, said: Sequence[str], *, checked: bool) -> None:
-        """Remember what was said of the data, to be told before the first step and, the warnings, after the last."""
-        self.notes = [*said, *self.notes]
-        self.warnings = [line for line in said if line.startswith("warning")] if checked else None
-
-    def run_anew(self) -> Run:
-        """Train in a new folder, which disappears where not even the first checkpoint fits into memory."""
-        try:
-            return self.run_to_end()
-        except OutOfMemory:
-            if not self.run.checkpoint.exists():
-                shutil.rmtree(self.run.path)
-            raise
-
-    def run_to_end(self) -> Run:
-        """Train to the end, or to a signal."""
-        trainer, threads = self.trainer, torch.get_num_threads()
-        where, quiet = self.simulator.name if self.simulator else None, self.asked.quiet
-        torch.set_num_threads(self.plan.threads)
-        try:
-            with (
-                stop_requests() as stop,
-                closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
-                TrainingProgress(self.plan, self.run.path, trainer.main_step, where, quiet=quiet) as progress,
-            ):
-                for line in [*self.notes, *trainer.notes]:
-                    progress.say(line)
-                if trainer.complete:
-                    progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
-                trainer.train(_Monitor(progress, log, partial(self._call_back, stop)), stop)
-            if self.failure:
-                raise self.failure
-            if trainer.complete and not quiet and self._is_blind():
-                policy = self.algorithm.policy(self.plan.data)
-                for line in outlook(self.run, self.plan, self.data, policy, self.warnings):
-                    progress.say(line)
-            if stop:
-                raise Stopped(self._stopped_message(), stop[0])
-        finally:
-            torch.set_num_threads(threads)
-        return self.run
-
-    def _is_blind(self) -> bool:
-        """Whether nothing says how well the policy acts, though somebody may have expected it."""
-        wanted = self.algorithm.ACTS and (self.plan.eval_every or self.plan.env is None)
-        return bool(wanted) and self.simulator is None and not self.run.evaluations()
-
-    def _evaluate(self, step: int) -> Evaluation:
-        plan = self.plan
-        return rollout(self._policy(), plan.data, env=self.simulator, episodes=plan.episodes, seed=plan.seed)
-
-    def _policy(self) -> Policy:
-        """The policy so far, which knows what its data were like."""
-        return dataclasses.replace(self.algorithm.policy(self.plan.data), observation_space=self.observation_space)
-
-    def _save_products(self) -> None:
-        """The policy, if it learns one, and what else the algorithm leaves."""
-        if self.algorithm.ACTS:
-            self._policy().save(self.run.path / "policy")
-        for name, product in self.algorithm.products().items():
-            product.save(self.run.path / name)
-
-    def _call_back(self, stop: list[int], step: int, result: Evaluation) -> None:
-        """Tell the callbacks. An error in one stops the training as a signal does, with a checkpoint."""
-        try:
-            for callback in self.asked.callbacks:
-                callback(Evaluated(self.run, step, result, self._policy()))
-        except Exception as error:
-            self.failure = error
-            stop.append(0)
-
-    def _stopped_message(self) -> str:
-        trainer = self.trainer
-        where = f" of the phase '{trainer.phase.name}'" if trainer.phase.name else ""
-        goes_on = f"Resume with: mildly train --resume {shlex.quote(str(self.run.path))}"
-        goes_on = "The run is complete." if trainer.complete else goes_on
-        return f"stopped at step {trainer.step} of {trainer.phase.steps}{where}; a checkpoint is written. {goes_on}"
-
-
-def _observation_space(data: Dataset) -> ObservationSpace:
-    return ObservationSpace.of(data.observations, data.meta.observation_names, data.meta.observation_units)
-
-
-class _Monitor:
-    """Progress for the person, event files for TensorBoard, and the callbacks."""
-
-    def __init__(self, progress: TrainingProgress, log: Events, call_back: Callable[[int, Evaluation], None]) -> None:
-        self.progress, self.log, self.call_back = progress, log, call_back
-        self.begin, self.tick = progress.begin, progress.tick
-
-    def metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
-        self.log.write(step, values, "train", phase)
-        self.progress.metrics(values)
-
-    def evaluated(self, step: int, result: Evaluation) -> None:
-        self.log.write(step, {"return": result.mean_return, "score": result.score}, "evaluation")
-        self.progress.evaluated(step, result)
-        self.call_back(step, result)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
+from mildly.algorithms import algorithm_named
 from mildly.algorithms.base import Algorithm
+from mildly.algorithms.config import build_config
 from mildly.data.dataset import Dataset
 from mildly.data.findings import NoReward
 from mildly.data.options import NO_REWARD, ImportOptions
@@ -46,6 +49,24 @@ def _in_units_of(env: str | Simulator, reading: ImportOptions) -> ImportOptions:
     if space is None or reading.env is not None or reading.action_low is not None:
         return reading
     return dataclasses.replace(reading, action_low=space.low, action_high=space.high)
+
+
+def reopened(run: Run, plan: Plan, dataset: Dataset | None, how: str) -> tuple[Dataset, Any]:
+    """The data and the config of a run that is gone on with.
+
+    The data are given where `run.json` does not say where to find them; `how` is the call that does so.
+    """
+    if dataset is None and plan.dataset is None:
+        raise MildlyError(f"{run.path}: was trained on a Dataset in memory. Go on with it in Python: {how}.")
+    data = load_dataset(dataset) if dataset is not None else reread(run, plan)
+    if data.meta.fingerprint != plan.data.fingerprint:
+        raise MildlyError(
+            f"{run.path}: the data set '{data.meta.name}' is not the one this run was started on (its content differs)."
+        )
+    try:
+        return data, build_config(algorithm_named(plan.algorithm), plan.config)
+    except MildlyError as error:
+        raise MildlyError(f"{run.path / 'run.json'}: its config does not fit {plan.algorithm}: {error}") from error
 
 
 def reread(run: Run, plan: Plan) -> Dataset:

@@ -1,7 +1,7 @@
 """The one trainer, for logged data and environments: batch, update, log, evaluate, checkpoint; resumable to the bit.
 
 A training is the algorithm's phases (a behavior model, a warm-up), each with steps of its own, and then the main steps.
-Batches come from a `Source`. That of logged data only samples; one that steps an environment is in `collect/online.py`.
+Batches come from a `Source`. That of logged data only samples; one that steps environments is in `environment.py`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,22 @@ class OutOfMemory(MildlyError):
     """A step did not fit into the device's memory."""
 
 
+class SourceFailed(MildlyError):
+    """An environment broke down; all before that is sound."""
+
+
 class Source(ABC):
     """Where batches come from, with what must be kept to go on from there."""
+
+    stage = 0
+    """Which part of a run it serves: 0 for the first, on logged data. Each begins where the one before has ended."""
 
     at_boundary = True
     """Whether a checkpoint may be written now, so that a resumed training is the same one."""
 
     @abstractmethod
-    def next_batch(self, own: Sampler | None = None) -> Any:
-        """The next batch, of a phase's own sampler where it has one; None where this step is not to learn."""
+    def next_batches(self, own: Sampler | None = None) -> Sequence[Any]:
+        """What the next step learns from, of a phase's own sampler where it has one: a batch, several, or none."""
 
     @abstractmethod
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -61,11 +68,11 @@ class Source(ABC):
 class SampledSource(Source):
     """Batches of a sampler."""
 
-    def __init__(self, sampler: Sampler, generator: torch.Generator) -> None:
-        self.sampler, self.generator = sampler, generator
+    def __init__(self, sampler: Sampler, generator: torch.Generator, stage: int = 0) -> None:
+        self.sampler, self.generator, self.stage = sampler, generator, stage
 
-    def next_batch(self, own: Sampler | None = None) -> Any:
-        return (own or self.sampler).sample(self.generator)
+    def next_batches(self, own: Sampler | None = None) -> Sequence[Any]:
+        return ((own or self.sampler).sample(self.generator),)
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {"generator": self.generator.get_state(), **_prefixed("sampler.", self.sampler.state_dict())}, {}
@@ -191,23 +198,36 @@ class Trainer:
     def _one_step(self) -> None:
         try:
             with self._timed("data"):
-                batch = self.source.next_batch(self.phase.sampler)
-            with self._timed("update"):
-                metrics = {} if batch is None else self.phase.update(batch)
+                batches = self.source.next_batches(self.phase.sampler)
+            for batch in batches:
+                with self._timed("update"):
+                    metrics = self.phase.update(batch)
+                with self._timed("bookkeeping"):
+                    self._add_up(metrics)
+        except SourceFailed as error:
+            raise self._saved_after(error) from error
         except RuntimeError as error:
             if "memory" in str(error):
                 size = self.algorithm.config.batch_size
                 raise OutOfMemory(f"out of memory at step {self.step + 1} with batch_size {size}. Lower it.") from error
             raise
-        with self._timed("bookkeeping"):
-            known = [name for name in metrics if name in self.sums]
-            if known:
-                torch._foreach_add_([self.sums[name] for name in known], [metrics[name] for name in known])
-            if len(known) < len(metrics):
-                self.sums |= {name: value.clone() for name, value in metrics.items() if name not in self.sums}
-            self.counts.update(metrics.keys())
-            self.recent.append(metrics)
-            self.step += 1
+        self.step += 1
+
+    def _add_up(self, metrics: Metrics) -> None:
+        known = [name for name in metrics if name in self.sums]
+        if known:
+            torch._foreach_add_([self.sums[name] for name in known], [metrics[name] for name in known])
+        if len(known) < len(metrics):
+            self.sums |= {name: value.clone() for name, value in metrics.items() if name not in self.sums}
+        self.counts.update(metrics.keys())
+        self.recent.append(metrics)
+
+    def _saved_after(self, error: SourceFailed) -> SourceFailed:
+        """What to tell of an environment that broke down, after a checkpoint of all before that."""
+        if not self.source.at_boundary:
+            return error
+        self._save()
+        return SourceFailed(f"{error} Nothing is lost: a checkpoint of step {self.step:,} is written.")
 
     def _log_evaluate_save(self, monitor: Monitor) -> None:
         """What is due after a step. A phase evaluates nothing, since its policy is not yet one."""
@@ -285,6 +305,7 @@ class Trainer:
                     "metrics": list(self.sums),
                     "counts": dict(self.counts),
                     "lines": self.run.secure_lines(),
+                    "stage": self.source.stage,
                     "source": source_facts,
                 }
                 if self.on_save is not None and not self.phase.name:
@@ -308,7 +329,8 @@ class Trainer:
             )
         try:
             self.algorithm.load_state_dict(_below("algorithm.", tensors))
-            self.source.restore(_below("source.", tensors), facts["source"])
+            begun = facts.get("stage", 0) == self.source.stage  # otherwise the part before it has just ended
+            self.source.restore(*(_below("source.", tensors), facts["source"]) if begun else ({}, {}))
             sums = _below("sums.", tensors)
             self.sums = {name: sums[name].to(self.algorithm.device) for name in facts["metrics"]}
             self.current = [phase.name for phase in self.phases].index(facts["phase"])

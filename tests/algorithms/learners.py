@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.base import Algorithm, Metrics, Phase
 from mildly.algorithms.config import field_types
+from mildly.algorithms.cql import CQL
 from mildly.algorithms.iql import IQL
 from mildly.algorithms.mcq import MCQ
 from mildly.data.batches import Batch, Transitions
@@ -186,3 +187,20 @@ def changed_mcq(**fields: Any) -> MCQ:
         for parameter in part.parameters():
             parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=random))
     return mcq
+
+
+def choosing_anew(cql: CQL, slope: Callable[[], Tensor], times: int = 400) -> Tensor:
+    """Slopes, (times, weights), of a learner that draws the same actions each time and chooses others among them."""
+    start, random, other_actions = cql.generator.get_state(), torch.Generator().manual_seed(5), cql.other_actions
+
+    def then_random(given: Batch) -> Any:
+        found = other_actions(given)
+        cql.generator.manual_seed(int(torch.randint(2**40, (), generator=random)))
+        return found
+
+    cql.other_actions = then_random  # type: ignore[method-assign]
+    seen = []
+    for _ in range(times):
+        cql.generator.set_state(start)
+        seen.append(slope())
+    return torch.stack(seen)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import make_batch, tiny
 from hypothesis import given, settings, strategies as st
+from learners import choosing_anew
 from torch import Tensor
 
 from mildly.algorithms.config import make_config
@@ -39,21 +40,9 @@ def test_the_loss_is_that_of_all_actions():
 def test_the_slope_is_on_average_that_of_all_actions():
     """The others stay the same throughout; what changes is which of them are taken."""
     batch, whole, few = make_batch(8), learner_of(), learner_of(gradient_actions=2)
-    expected, seen = slope(whole, batch), []
-    random, other_actions = torch.Generator().manual_seed(5), few.other_actions
-    start = few.generator.get_state()
-
-    def then_random(given: Any) -> Any:
-        found = other_actions(given)
-        few.generator.manual_seed(int(torch.randint(2**40, (), generator=random)))
-        return found
-
-    few.other_actions = then_random  # type: ignore[method-assign]
-    for _ in range(400):
-        few.generator.set_state(start)
-        seen.append(slope(few, batch))
-    found = torch.stack(seen)
-    error = found.std(dim=0) / len(seen) ** 0.5
+    expected = slope(whole, batch)
+    found = choosing_anew(few, lambda: slope(few, batch))
+    error = found.std(dim=0) / len(found) ** 0.5
     assert found.std(dim=0).max() > 0.05 * expected.abs().max()  # they do differ
     assert ((found.mean(dim=0) - expected).abs() <= 5 * error + 1e-4).all()
 

@@ -26,14 +26,14 @@ from mildly.cli import main
 from mildly.cli.data.collect import CollectOptions
 from mildly.collect.agent import PRESETS, Agent, AgentPlan, read_plan, train_agent
 from mildly.collect.make_set import KINDS, Part, act_function, kind_parts, make_set, policy_parts
-from mildly.collect.online import EnvironmentSource
 from mildly.collect.rollouts import collect, describe, uniform
 from mildly.data.dataset import FIELDS, Dataset, Meta
-from mildly.environments import make_env
+from mildly.environments import Simulator, make_env
 from mildly.errors import MildlyError
 from mildly.policy import Policy
 from mildly.run import Run
 from mildly.training import checkpoint
+from mildly.training.environment import Acting, EnvironmentSource
 
 PENDULUM = describe("pendulum", "Pendulum-v1")
 PLAN = AgentPlan(
@@ -80,20 +80,20 @@ def source_of(random_steps: int, seed: int = 0, log: Any = None) -> EnvironmentS
     algorithm = SAC(PLAN.sac, 3, 1, seed=seed)
     return EnvironmentSource(
         algorithm,
-        "Pendulum-v1",
+        Simulator.of("Pendulum-v1"),
         seed=seed,
-        random_steps=random_steps,
         episode_seed=lambda episode: 100 * seed + episode,
+        acting=Acting(random_steps=random_steps, whole_episodes=True),
         log=log,
     )
 
 
 def test_an_environment_gives_batches_after_its_random_steps() -> None:
     source = source_of(random_steps=20)
-    given = [source.next_batch() for _ in range(60)]
-    assert [batch is not None for batch in given] == [False] * 20 + [True] * 40
+    given = [source.next_batches() for _ in range(60)]
+    assert [len(batches) for batches in given] == [0] * 20 + [1] * 40
     assert len(source.buffer) == 60
-    sampled = given[-1]
+    (sampled,) = given[-1]
     assert sampled.observations.shape == (PLAN.sac.batch_size, 3)
     known = source.buffer.columns["observations"][:60]
     assert all((row == known).all(dim=1).any() for row in sampled.observations)
@@ -101,11 +101,11 @@ def test_an_environment_gives_batches_after_its_random_steps() -> None:
 
 def test_random_actions_come_before_the_policys() -> None:
     source = source_of(random_steps=20)
-    actions = [source.step_environment()["actions"] for _ in range(25)]
+    actions = [source.step_environments()[0]["actions"] for _ in range(25)]
     uniformly = np.random.default_rng(0).uniform(-1, 1, (20, 1)).astype(np.float32)
     np.testing.assert_array_equal(actions[:20], uniformly)
     other = source_of(random_steps=25)
-    others = [other.step_environment()["actions"] for _ in range(25)]
+    others = [other.step_environments()[0]["actions"] for _ in range(25)]
     np.testing.assert_array_equal(actions[:20], others[:20])
     assert not np.isclose(actions[20:], others[20:]).any()
 
@@ -113,20 +113,20 @@ def test_random_actions_come_before_the_policys() -> None:
 def test_the_agent_acts_with_what_it_has_learned_so_far() -> None:
     """And with draws: an actor whose outputs are moved acts elsewhere at once."""
     source = source_of(random_steps=0)
-    drawn = np.array([source.step_environment()["actions"] for _ in range(20)])
+    drawn = np.array([source.step_environments()[0]["actions"] for _ in range(20)])
     assert drawn.std() > 0.05
     source.algorithm.actor.net[-1].bias.data[0] = 50.0
-    assert source.step_environment()["actions"].tolist() == [1.0]
+    assert source.step_environments()[0]["actions"].tolist() == [1.0]
 
 
 def test_episodes_start_from_their_own_seeds_and_chain_within() -> None:
     source, env = source_of(random_steps=1000, seed=3), make_env("Pendulum-v1")
     made, boundaries = [], []
     for _ in range(450):
-        made.append(source.step_environment())
+        made.append(source.step_environments()[0])
         boundaries.append(source.at_boundary)
     assert np.flatnonzero(boundaries).tolist() == [199, 399]
-    assert source.episode == 2
+    assert source.started == 3
     for number in range(3):
         first = env.reset(seed=300 + number)[0].astype(np.float32)
         np.testing.assert_array_equal(made[200 * number]["observations"], first)
@@ -139,11 +139,17 @@ def test_episodes_start_from_their_own_seeds_and_chain_within() -> None:
 
 def test_an_agent_that_remembers_begins_anew_with_each_episode() -> None:
     algorithm = SAC(PLAN.sac, 11, 3)
-    source = EnvironmentSource(algorithm, "Hopper-v4", seed=0, random_steps=0, episode_seed=lambda episode: episode)
+    source = EnvironmentSource(
+        algorithm,
+        Simulator.of("Hopper-v4"),
+        seed=0,
+        episode_seed=lambda episode: episode,
+        acting=Acting(whole_episodes=True),
+    )
     source.acting = Policy(CountingActor(11, 3)).start(1)
     step, total, ended = 0, 0.0, 0
     for _ in range(300):
-        transition = source.step_environment()
+        transition = source.step_environments()[0]
         np.testing.assert_allclose(transition["actions"][:2], [step / 1000, np.tanh(total / 100)], atol=1e-6)
         step, total = step + 1, total + transition["rewards"]
         if source.at_boundary:
@@ -156,22 +162,23 @@ def test_a_source_restored_between_episodes_goes_on_to_the_bit(random_steps: int
     """Only what it saves, its log and the learner's state are carried over."""
     kept, log = Rows(), Rows()
     whole, parted, other = (source_of(random_steps, log=rows) for rows in (kept, log, log))
-    batches = [whole.next_batch() for _ in range(420)]
+    batches = [whole.next_batches() for _ in range(420)]
     for _ in range(200):
-        parted.next_batch()
+        parted.next_batches()
     tensors, facts = parted.save()
     facts = json.loads(json.dumps(facts))  # as a checkpoint holds them
     learner = parted.algorithm.state_dict()
-    assert (log.flushed, facts["rows"], facts["episode"]) == (200, 200, 1)
+    assert (log.flushed, facts["rows"], facts["started"], facts["ended"]) == (200, 200, 1, [True])
     for _ in range(7):
-        parted.next_batch()  # lost
+        parted.next_batches()  # lost
     other.algorithm.load_state_dict(learner)
     other.restore(tensors, facts)
     assert len(other.buffer) == len(log.rows) == 200
-    again = [other.next_batch() for _ in range(220)]
-    assert [batch is not None for batch in again] == [step > random_steps for step in range(201, 421)]
-    for one, same in zip(batches[200:], again, strict=True):
-        assert one is same is None or all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    again = [other.next_batches() for _ in range(220)]
+    assert [len(batches) > 0 for batches in again] == [step > random_steps for step in range(201, 421)]
+    for ones, sames in zip(batches[200:], again, strict=True):
+        for one, same in zip(ones, sames, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     for column in FIELDS:
         np.testing.assert_array_equal([row[column] for row in kept.rows], [row[column] for row in log.rows])
 
@@ -225,7 +232,7 @@ def test_an_agent_killed_and_started_again_equals_one_that_was_not(agent: Agent,
     _, facts = checkpoint.load(folder / "checkpoint.safetensors")
     assert facts["step"] == 200, "killed in the middle of the second episode"
     assert (facts["phase"], facts["phase_step"]) == ("", 200)
-    assert (facts["source"]["rows"], facts["source"]["episode"]) == (200, 1)
+    assert (facts["source"]["rows"], facts["source"]["started"]) == (200, 1)
     (folder / "experience.bin").open("ab").write(b"half a record")
     assert content(folder) != content(agent.path)
     assert train_agent(folder, PLAN, STEPS).steps == 600

@@ -105,6 +105,43 @@ def test_an_empty_source_gives_its_share_to_the_others_as_theirs_are() -> None:
     assert mixed.counts(12) == {"a": 2, "b": 4, "c": 6}
 
 
+# All alike
+
+
+def test_without_shares_every_transition_is_as_likely_as_any_other() -> None:
+    sources = {"logged": Transitions(LOGGED, 16, CPU), "online": online(3), "empty": online(0)}
+    mixed, random = Mixture(sources, None, 20_000, keep_rows=True), generator(2)
+    batch = mixed.sample(random)
+    counts = torch.bincount(batch.rows + 1, minlength=61)
+    assert len(batch.rows) == 20_000
+    expected = 20_000 / 63
+    assert ((counts[1:] - expected).abs() < 5 * expected**0.5).all()
+    assert abs(int(counts[0]) - 3 * expected) < 5 * (3 * expected) ** 0.5
+    assert set(batch.rewards[batch.rows < 0].tolist()) == set(make_dataset(40, 1).rewards[:3].tolist())
+    assert torch.equal(batch.rewards[batch.rows >= 0], torch.from_numpy(LOGGED.rewards)[batch.rows[batch.rows >= 0]])
+
+
+def test_a_small_source_is_not_rounded_away() -> None:
+    """One row beside sixty: in batches of four it comes up in about one of fifteen."""
+    sources = {"logged": Transitions(LOGGED, 4, CPU), "online": online(1)}
+    mixed, random = Mixture(sources, None, 4, keep_rows=True), generator(0)
+    found = sum(int((mixed.sample(random).rows < 0).sum()) for _ in range(3000))
+    assert abs(found - 12_000 / 61) < 5 * (12_000 / 61) ** 0.5
+
+
+@pytest.mark.parametrize(("rows", "share", "known"), [(20, 0.5, 8), (20, 1.0, 0), (0, 0.5, 16)])
+def test_rows_are_kept_if_asked_for_and_are_minus_one_where_there_are_none(rows: int, share: float, known: int) -> None:
+    plain = mixture(rows, share)
+    batch = Mixture(plain.sources, plain.shares, 16, keep_rows=True).sample(generator())
+    assert (batch.rows >= 0).tolist() == [True] * known + [False] * (16 - known)
+
+
+def test_data_behind_others_have_rows_behind_theirs() -> None:
+    first, behind = (Transitions(LOGGED, 16, CPU, first_row=start).sample(generator()) for start in (0, 100))
+    assert torch.equal(behind.rows, first.rows + 100)
+    assert torch.equal(behind.rewards, first.rewards)
+
+
 # What is drawn
 
 

@@ -252,3 +252,29 @@ def test_a_folder_of_files_that_has_changed_is_not_taken_for_what_was_converted(
     (logs / "run_1.csv").write_text(rows.replace("1.0", "50.0"))
     with pytest.raises(MildlyError, match="made of other data"):
         run_sweep(expand(read_spec(spec)), tmp_path / "out")
+
+
+def test_a_sweep_fine_tunes_every_run_and_a_second_call_has_nothing_to_do(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"algorithms": ("sac",), "steps": 20, "eval_every": 0}
+    jobs = jobs_of(tmp_path, "[finetune]\nsteps = 9\nshare = 0.5", **options)
+    assert [job.steps for job in jobs] == [29]
+    assert run_sweep(jobs, tmp_path / "out", workers=1) == {}
+    run = Run(tmp_path / "out" / jobs[0].name)
+    plan, before = run.plan(), run.checkpoint.stat().st_mtime_ns
+    assert (plan.steps, plan.offline_steps, plan.finetune[0].share) == (29, 20, 0.5)
+    assert run_sweep(jobs, tmp_path / "out", workers=1) == {}
+    assert run.checkpoint.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("[finetune]\nstep = 9", "steps"),
+        ("[finetune]\nshare = 2.0", "share must be a number from 0 to 1"),
+        ("[finetune]\nsteps = 9", "bc cannot learn online"),
+    ],
+)
+def test_what_cannot_be_fine_tuned_is_told_before_anything_runs(tmp_path: Path, table: str, words: str) -> None:
+    algorithm = "bc" if "bc" in words else "sac"
+    with pytest.raises(MildlyError, match=words):
+        jobs_of(tmp_path, table, algorithms=(algorithm,))

@@ -22,6 +22,7 @@ from mildly.paper.matching import changes, closest_to_paper, official_name
 from mildly.paper.reproductions import METHODS, REPRODUCTIONS, published_scores
 from mildly.paper.score_table import score_table, to_csv, to_latex, to_markdown
 from mildly.run import Plan, Run
+from mildly.training.finetune import finetune
 
 TABLE = REPRODUCTIONS["table1"]
 
@@ -58,8 +59,8 @@ def test_the_paper_has_285_scores_and_every_table_finds_its_cells() -> None:
     assert len(scores) == 285
     assert scores["halfcheetah-random-v2", "BC"] == (2.2, 0.0)
     assert scores["hopper-medium-v2", "MCQ"] == (78.4, 4.3)
-    assert {method for _, method in scores} == set(METHODS)
-    for reproduction in REPRODUCTIONS.values():
+    assert {method for _, method in scores} == set(METHODS) - {"AWAC"}  # of which the paper draws curves alone
+    for reproduction in (each for each in REPRODUCTIONS.values() if each.name != "fig-online"):
         missing = [cell for d in reproduction.datasets for m in reproduction.methods if (cell := (d, m)) not in scores]
         assert all(method == "DT" for _, method in missing), reproduction.name  # printed as "-" for random and expert
     shown = {name for e in REPRODUCTIONS.values() for name in e.datasets if e.label}
@@ -291,6 +292,35 @@ def test_figures_are_drawn_from_the_runs_there_are(tmp_path: Path) -> None:
         args = ["paper", name, "--render-only", "--out", str(tmp_path / "none"), "--runs", str(tmp_path / "runs")]
         assert main([*args, "--plot", str(picture)]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_from_offline_to_online_is_of_six_sets_and_five_methods_and_fine_tunes_them() -> None:
+    jobs = jobs_of(REPRODUCTIONS["fig-online"])
+    assert len(jobs) == 6 * 5 * 4
+    assert {job.algorithm for job in jobs} == {"mcq", "cql", "td3-bc", "iql", "awac"}
+    assert {job.plan.data.name.removesuffix("-v2") for job in jobs} == {
+        f"{task}-{kind}" for task in ("hopper", "halfcheetah", "walker2d") for kind in ("random", "medium-replay")
+    }
+    assert {(job.plan.steps, job.finetune["steps"], job.steps) for job in jobs} == {(1_000_000, 100_000, 1_100_000)}
+    few = jobs_of(REPRODUCTIONS["fig-online"], steps=30, online_steps=20, preset="small", datasets=["hopper-random-v2"])
+    assert {(job.steps, job.plan.preset) for job in few} == {(50, "small")}
+    assert not any(job.finetune for job in jobs_of(TABLE))
+
+
+def test_the_figure_from_offline_to_online_is_drawn_of_fine_tuned_runs_which_no_table_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "online.png"
+    args = ["paper", "fig-online", "--render-only", "--out", str(tmp_path / "none"), "--runs", str(tmp_path / "runs")]
+    run = train_tiny("td3-bc", tmp_path / "runs/a", steps=20, eval_every=10)
+    pretend(run, "hopper-random-recollected")
+    assert main([*args, "--plot", str(picture)]) == 2
+    assert "no run has been fine-tuned" in capsys.readouterr().err
+    finetune(run, env="Pendulum-v1", steps=10, quiet=True)
+    assert changes(run.plan())[-1] == "fine-tuned, 10 online"
+    assert main([*args, "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_cost_table_counts_main_steps_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from mildly.report.facts import dataset_facts, differences, duration, group_cost
 from mildly.report.page import make_report, render, write_page
 from mildly.report.summary import score_text, sentences
 from mildly.run import FORMAT
+from mildly.training.finetune import finetune
 
 
 def write_run(
@@ -355,6 +356,22 @@ def test_a_real_run_with_phases_is_reported_by_its_main_steps(tmp_path):
     spent = timing["update"] + timing["data"] + timing["bookkeeping"]
     assert cost.steps_per_second == pytest.approx(50 / spent)
     assert float(cost_row(page_of(tmp_path))["phases"]) == pytest.approx(timing["phases"], abs=0.05)
+
+
+def test_a_fine_tuned_run_is_one_curve_with_a_mark_where_it_begins_to_act(tmp_path):
+    run = train_tiny("td3", tmp_path / "runs/a", steps=20, eval_every=10)
+    train_tiny("td3", tmp_path / "runs/b", steps=20, eval_every=10)
+    finetune(run, steps=10, quiet=True)
+    report = make_report([tmp_path / "runs"])
+    assert sorted(group.label for group in report.groups) == [
+        "td3 steps=20 further=none",
+        "td3 steps=30 further=10 online",
+    ]
+    assert all(group.complete for group in report.groups)
+    spec = chart_specs(report, "")["learning-0"]
+    assert sorted(series["x"] for series in spec["series"]) == [[10, 20], [10, 20, 30]]
+    assert spec["marks"] == [{"x": 20, "label": "online from here"}]
+    assert "online from here" in page_of(tmp_path / "runs")
 
 
 def test_only_settings_that_differ_are_set_side_by_side(tmp_path):
