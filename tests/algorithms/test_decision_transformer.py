@@ -103,7 +103,9 @@ def test_updates_are_those_of_a_slow_loop_with_torch_s_own_parts() -> None:
         assert norm > 0.05
     assert rates == pytest.approx([0.02 / 3, 0.04 / 3, 0.02, 0.02, 0.02])
     for (name, ours), theirs in zip(dt.actor.named_parameters(), other.parameters(), strict=True):
-        if not name.endswith("key_value.bias"):  # attention does not depend on a key's offset: rounding alone moves it
+        if (
+            not name.endswith("attention.bias") or "norm" in name
+        ):  # attention does not depend on a key's offset: rounding alone moves it
             torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5, msg=name)
 
 
