@@ -146,16 +146,16 @@ def returns_of(*episodes: list[float]) -> Dataset:
     )
 
 
-def test_without_a_word_the_target_is_the_best_return_of_the_data_and_the_scale_the_largest() -> None:
+def test_without_a_word_the_target_is_the_best_return_of_the_data_and_the_largest_is_scaled_to_10() -> None:
     data, default = returns_of([-3.0, -4.0], [-1.0, -1.0, 0.5], [-2.0]), DecisionTransformer.Config()
-    assert target_and_scale(data, default) == (-1.5, 7.0)
+    assert target_and_scale(data, default) == (-1.5, 0.7)
     told = dataclasses.replace(default, target_return=9.0, return_scale=100.0)
     assert target_and_scale(data, told) == (9.0, 100.0)
     assert target_and_scale(returns_of([0.0, 0.0]), default) == (0.0, 1.0)
     dt = tiny(NAME)
     dt.batches(data)
     assert dt.policy().target_return == -1.5
-    assert dt.actor.spec["return_scale"] == 7.0
+    assert dt.actor.spec["return_scale"] == 0.7
 
 
 @pytest.mark.parametrize(
