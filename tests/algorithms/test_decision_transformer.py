@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIONS, OBSERVATIONS, Refused, make_dataset, make_windows, tiny, train_tiny, unsealed
+from conftest import ACTIONS, OBSERVATIONS, TRANSFORMER, Refused, make_dataset, make_windows, tiny, train_tiny, unsealed
 
 import mildly
 from mildly.algorithms.config import make_config
 from mildly.algorithms.decision_transformer import DecisionTransformer, target_and_scale
 from mildly.cli import main
+from mildly.collect.make_set import make_set, policy_parts
+from mildly.collect.rollouts import describe
 from mildly.data.batches import WindowBatch
 from mildly.data.dataset import Dataset, Meta
 from mildly.errors import MildlyError
 from mildly.policy import load_policy
+from mildly.testing import check_algorithm
 from mildly.transformer import DecisionTransformerActor
 
 NAME = "decision-transformer"
@@ -234,6 +237,17 @@ def test_values_out_of_range_are_errors_that_name_the_field(fields: dict[str, An
 
 
 # The policy
+
+
+def test_it_passes_what_authors_of_algorithms_are_given(tmp_path: Path) -> None:
+    check_algorithm(NAME, tmp_path, **TRANSFORMER)
+
+
+def test_its_policy_collects_data(tmp_path: Path) -> None:
+    run = train_tiny(NAME, tmp_path / "run", steps=20, eval_every=0)
+    parts = policy_parts([str(run.path)], "Pendulum-v1", 250, deterministic=True)
+    made = make_set(tmp_path / "set", "Pendulum-v1", parts, describe("made", "Pendulum-v1"), environments=2)
+    assert (len(made), len(made.episodes())) == (250, 2)
 
 
 def test_a_loaded_policy_knows_its_target_and_acts_as_the_learner_did(tmp_path: Path) -> None:
