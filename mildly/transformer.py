@@ -67,8 +67,7 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm_attention = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * width)
+        self.attention = nn.Linear(width, 3 * width)  # queries, keys and values
         self.merge = nn.Linear(width, width)
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width))
@@ -77,17 +76,21 @@ class Block(nn.Module):
                 nn.init.normal_(module.weight, std=_INITIAL_STD)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, x: Tensor, drop: Drop = keep, asked: slice = slice(None)) -> Tensor:
-        """What the block makes of tokens (batch, n, width), or of those among them that are asked for."""
-        normed = self.norm_attention(x)
-        keys, values = self.key_value(normed).chunk(2, dim=-1)
-        unseen = causal(x.shape[1], x)[asked]
-        return self.attend(x[:, asked], normed[:, asked], keys, values, unseen, drop)
+    def forward(self, x: Tensor, drop: Drop = keep, asked: slice | None = None) -> Tensor:
+        """What the block makes of tokens (batch, n, width), or of those among them alone that are asked for."""
+        normed, unseen = self.norm_attention(x), causal(x.shape[1], x)
+        if asked is None:
+            queries, keys, values = self.attention(normed).chunk(3, dim=-1)
+            return self.attend(x, queries, keys, values, unseen, drop)
+        weight, bias, width = self.attention.weight, self.attention.bias, x.shape[-1]
+        keys, values = nn.functional.linear(normed, weight[width:], bias[width:]).chunk(2, dim=-1)
+        queries = nn.functional.linear(normed[:, asked], weight[:width], bias[:width])
+        return self.attend(x[:, asked], queries, keys, values, unseen[asked], drop)
 
-    def attend(self, x: Tensor, normed: Tensor, keys: Tensor, values: Tensor, unseen: Tensor, drop: Drop) -> Tensor:
-        """Some tokens after they attended to keys and values, (batch, n, width), of which `unseen` hides a part."""
+    def attend(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, unseen: Tensor, drop: Drop) -> Tensor:
+        """Tokens with their queries after they attended to keys and values, of which `unseen` hides a part."""
         batch, tokens, width = x.shape
-        queries, keys, values = (self._split(part) for part in (self.query(normed), keys, values))
+        queries, keys, values = (self._split(part) for part in (queries, keys, values))
         unseen = unseen.expand(batch, tokens, -1).repeat_interleave(self.heads, 0) if self.heads > 1 else unseen
         scores = torch.baddbmm(unseen, queries, keys.transpose(1, 2), alpha=math.sqrt(self.heads / width))
         merged = torch.bmm(drop(scores.softmax(dim=-1)), values)  # (batch * heads, tokens, width / heads)
@@ -156,7 +159,7 @@ class DecisionTransformerActor(Actor):
         self, observations: Tensor, actions: Tensor, returns_to_go: Tensor, timesteps: Tensor, drop: Drop = keep
     ) -> Tensor:
         """The action predicted at every step of some windows, (batch, length, a), from what is known before it."""
-        x = self.tokens(returns_to_go, observations, actions, timesteps).flatten(1, 2)
+        x = self.tokens(returns_to_go, observations, actions, timesteps).flatten(1, 2)[:, :-1]  # nobody sees the last
         x = self.through_blocks(drop(x), drop, slice(_OBSERVATION, None, _EVERY))
         return self.predict(x)
 
@@ -262,11 +265,11 @@ class Windowed(Memory):
         x = new
         for block, kept in zip(self.actor.blocks, self.kept, strict=True):
             assert isinstance(block, Block)
-            normed = block.norm_attention(x)
-            for part, of_new in zip(kept, block.key_value(normed).chunk(2, dim=-1), strict=True):
-                part[here.unsqueeze(1), slots] = of_new
+            queries, *of_new = block.attention(block.norm_attention(x)).chunk(3, dim=-1)
+            for part, own in zip(kept, of_new, strict=True):
+                part[here.unsqueeze(1), slots] = own
             keys, values = kept[:, here, :length]
-            x = block.attend(x, normed, keys, values, unseen, keep)
+            x = block.attend(x, queries, keys, values, unseen, keep)
         return x[:, -1]
 
     def _slide(self, here: Tensor, new: Tensor) -> Tensor:

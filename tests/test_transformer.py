@@ -59,19 +59,19 @@ def slow_gelu(x: float) -> float:
 
 def slow_attention(x: list[np.ndarray], weights: dict[str, np.ndarray], name: str, heads: int) -> list[np.ndarray]:
     normed = [slow_norm(token, weights, f"{name}.norm_attention") for token in x]
-    queries = [slow_linear(token, weights, f"{name}.query") for token in normed]
-    both = [slow_linear(token, weights, f"{name}.key_value") for token in normed]
     width = len(x[0])
+    made_of = [slow_linear(token, weights, f"{name}.attention") for token in normed]
+    queries, keys, values = ([one[i * width : (i + 1) * width] for one in made_of] for i in range(3))
     size = width // heads
     made = []
     for i, query in enumerate(queries):
         joined = np.zeros(width)
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
-            scores = [query[part] @ both[j][:width][part] / math.sqrt(size) for j in range(i + 1)]  # itself and before
+            scores = [query[part] @ keys[j][part] / math.sqrt(size) for j in range(i + 1)]  # itself and before
             shares = np.exp(np.array(scores) - max(scores))
             shares /= shares.sum()
-            joined[part] = sum(share * both[j][width:][part] for j, share in enumerate(shares))
+            joined[part] = sum(share * values[j][part] for j, share in enumerate(shares))
         made.append(x[i] + slow_linear(joined, weights, f"{name}.merge"))
     return made
 
@@ -179,8 +179,8 @@ def test_dropout_reaches_embeddings_attention_and_what_blocks_add() -> None:
         return x
 
     assert torch.equal(actor(*given, drop), actor(*given))
-    block = [(4, 12, 12), (2, 12, 8), (2, 12, 8)]
-    assert shapes == [(2, 12, 8), *block, *block, (4, 4, 12), (2, 4, 8), (2, 4, 8)]
+    block = [(4, 11, 11), (2, 11, 8), (2, 11, 8)]
+    assert shapes == [(2, 11, 8), *block, *block, (4, 4, 11), (2, 4, 8), (2, 4, 8)]
 
 
 # Acting

@@ -28,6 +28,7 @@ from mildly.data.tasks import base_name
 from mildly.optimizer import minimize_clipped
 from mildly.transformer import DecisionTransformerActor, Drop, dropout, keep
 
+_RETURN_RANGE = 10.0  # what the largest return of new data is scaled to; the authors' targets are 3.6 to 12
 _MOST_STEPS = 100_000  # of a context, or of an episode with timesteps of its own
 _AUTHORS: dict[str, dict[str, float]] = {
     robot: {"target_return": target, "return_scale": 1000.0}
@@ -59,8 +60,8 @@ class DecisionTransformerConfig(AlgorithmConfig):
     """The return that the policy aims at, in the data's units, unless it is told another one. By default the highest
     return of an episode in the data."""
     return_scale: float | None = None
-    """What returns are divided by before the network sees them. By default the largest absolute return of an episode
-    in the data."""
+    """What returns are divided by before the network sees them. By default a tenth of the largest absolute return of
+    an episode in the data."""
     width: int = 128
     """Numbers in a token; the hidden layer of each block has four times as many."""
     layers: int = 3
@@ -173,5 +174,5 @@ def target_and_scale(dataset: Dataset, config: DecisionTransformerConfig) -> tup
     if not np.isfinite(returns).all():  # every episode has a gap: what is logged of it must do
         returns = np.array([np.asarray(dataset.rewards[rows], np.float64).sum() for rows in dataset.episodes()])
     target = float(returns.max()) if config.target_return is None else config.target_return
-    largest = float(np.abs(returns).max()) or 1.0
-    return target, largest if config.return_scale is None else config.return_scale
+    scale = float(np.abs(returns).max()) / _RETURN_RANGE or 1.0
+    return target, scale if config.return_scale is None else config.return_scale

@@ -53,7 +53,7 @@ def test_their_transformer_has_our_sizes_returns_and_rates():
     arguments = peers.their_arguments(NAME, peers.our_config(NAME, data, "small"), data)
     assert (arguments["encoder_factory"], arguments["num_layers"], arguments["context_size"]) == (64, 2, 10)
     assert arguments["target_return"] == returns.max()
-    assert arguments["return_scale"] == abs(returns).max()
+    assert arguments["return_scale"] == abs(returns).max() / 10
     assert {arguments[f"{where}_dropout"] for where in ("attn", "resid", "embed")} == {0.1}
     assert (arguments["learning_rate"], arguments["clip_grad_norm"]) == (1e-3, 0.25)
 
