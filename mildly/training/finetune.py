@@ -102,42 +102,35 @@ def finetune(
     """
     run = run if isinstance(run, Run) else Run.open(run)
     begun = run.plan()
-    asked = {
-        "steps": steps,
-        "share": share,
-        "share_end": share_end,
-        "updates_per_step": updates_per_step,
-        "environments": environments,
-        "noise": noise,
-        "stop_below": stop_below,
-        "eval_every": eval_every,
-        "episodes": episodes,
-    }
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    given = _said(steps=steps, share=share, share_end=share_end, noise=noise, stop_below=stop_below)
+    given |= _said(updates_per_step=updates_per_step, environments=environments)
+    given |= _said(eval_every=eval_every, episodes=episodes)
     if env is not None and dataset is not None:
         raise MildlyError("give an environment to act in, or further logs (--dataset); one part follows the other.")
     simulator = _simulator(env)
     data, config = reopened(run, begun, logged, "mildly.finetune(path, logged=...)")
-    new: Dataset | None = None
-    if dataset is not None:
-        new, source, reading = read_further(run, begun, data, dataset, reading, data_dir)
-        given |= {"fingerprint": new.meta.fingerprint, "dataset": source, "reading": reading.to_json()}
+    new = None if dataset is None else read_further(begun, data, dataset, reading, data_dir)
+    if new is not None:
+        given |= {"fingerprint": new.data.meta.fingerprint, "dataset": new.source, "reading": new.reading.to_json()}
     elif simulator is not None:
         given["env"] = simulator.name
     stages = _stages(run, begun, given)
     if stages[-1].online:
         simulator = simulator or _known(run, stages[-1])
         _check_online(begun, data, simulator)
-    changed = {
-        "device": begun.device if device is None else resolve_device(device),
-        "threads": begun.threads if threads is None else threads,
-    }
-    plan = dataclasses.replace(begun, finetune=stages, steps=stages[-1].start + stages[-1].steps, **changed)  # type: ignore[arg-type]
+    plan = dataclasses.replace(
+        begun,
+        finetune=stages,
+        steps=stages[-1].start + stages[-1].steps,
+        device=begun.device if device is None else resolve_device(device),
+        threads=begun.threads if threads is None else threads,
+    )
     further = [
-        new if number == len(stages) and new is not None else reread_further(run, plan, data, stage)
+        new.data if number == len(stages) and new is not None else reread_further(run, plan, data, stage)
         for number, stage in enumerate(stages, 1)
     ]
     session = Finetuning(run, plan, config, data, Asked(simulator, tuple(callbacks), quiet), further)
+    session.tell([] if new is None else new.said, checked=new is not None)
     return _trained(session, None if plan == begun else plan)
 
 
@@ -155,6 +148,11 @@ def _trained(session: Finetuning, plan: Plan | None) -> Run:
         raise SourceFailed(f"{error} Go on with: mildly finetune {run.path}") from error
     finally:
         session.close()
+
+
+def _said(**options: Any) -> dict[str, Any]:
+    """Of options, those that are given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _simulator(env: Environment | None) -> Simulator | None:
@@ -295,9 +293,10 @@ class Finetuning(Session):
     def _experience(self, part: int) -> Transitions:
         """What an earlier part has experienced; of its rows nothing else is known."""
         try:
-            made = Dataset(**columns(self._file(part), self._record()), meta=Meta(f"part {part}"))
+            rows: dict[str, Any] = columns(self._file(part), self._record())
         except OSError as error:
             raise MildlyError(f"{self._file(part)}: cannot be read ({error.strerror}).") from error
+        made = Dataset(**rows, meta=Meta(f"part {part}"))
         self._include(made)
         learner = self.algorithm
         return Transitions(made, learner.config.batch_size, learner.device, learner.preprocessing, first_row=None)

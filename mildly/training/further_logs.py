@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,24 +20,34 @@ from mildly.training.preflight import preflight
 _ROUNDING = 1e-3
 
 
+class Further(NamedTuple):
+    """Logs that have just been read."""
+
+    data: Dataset
+    source: str | None
+    """Where they are found from any folder; None where they were given in Python."""
+    reading: ImportOptions
+    said: list[str]
+    """What there is to say of them."""
+
+
 def read_further(
-    run: Run,
     plan: Plan,
     old: Dataset,
     dataset: str | os.PathLike[str] | Dataset,
     reading: ImportOptions | None,
     data_dir: str | os.PathLike[str] | None,
-) -> tuple[Dataset, str | None, ImportOptions]:
-    """The logs, where they are found from any folder, and how they were read: as the run's own, unless it is said."""
+) -> Further:
+    """Logs, read as the run's own were unless it is said how."""
     if isinstance(dataset, Dataset):
-        return in_units_of(plan, old, dataset), None, ImportOptions()
+        return Further(in_units_of(plan, old, dataset), None, ImportOptions(), [])
     if reading is None and is_raw_log(dataset, data_dir):
         own = ImportOptions.from_json(plan.reading)
         reading = dataclasses.replace(own, name=None, **_bounds(plan.data.action_space))
     data = load_dataset(dataset, reading, data_dir=data_dir)
     source = stable_source(dataset, data_dir)
-    preflight(data, source, reading, check=True)
-    return in_units_of(plan, old, data), source, reading or ImportOptions()
+    said = preflight(data, source, reading, check=True)
+    return Further(in_units_of(plan, old, data), source, reading or ImportOptions(), said)
 
 
 def _bounds(space: ActionSpace | None) -> dict[str, Any]:
