@@ -57,7 +57,7 @@ class Algorithm(Stateful, ABC):
     OFFLINE_ONLY: ClassVar[str] = ""
     """Why it cannot learn from its own actions, in a sentence that `mildly finetune` tells; empty where it can."""
     DERIVED: ClassVar = frozenset(
-        {"config", "observation_size", "action_size", "device", "preprocessing", "notes", "prepared"}
+        {"config", "observation_size", "action_size", "device", "preprocessing", "notes", "prepared", "known_rows"}
     )
 
     actor: nn.Module
@@ -72,6 +72,7 @@ class Algorithm(Stateful, ABC):
         self.device = torch.device(device)
         self.preprocessing = Preprocessing()
         self.notes: tuple[str, ...] = ()  # what to tell the user of the data that were selected
+        self.known_rows = 0  # of the data, of which an update may know more than their transitions
         self.prepared: dict[str, Tensor] = {}
         """What `prepare` knows of each row: `self.prepared["next_actions"][batch.rows]`."""
         self.generator = self.random_stream(seed, "policy")
@@ -141,6 +142,7 @@ class Algorithm(Stateful, ABC):
         """What to sample from: here, transitions. Called once, before the first step; it trains nothing."""
         data = self.select(dataset)
         self.notes = data.meta.notes[len(dataset.meta.notes) :]
+        self.known_rows = len(data)
         self.preprocessing = self.preprocess(data)
         self.prepared = {name: self._on_device(rows) for name, rows in self.prepare(data).items()}
         for name, rows in self.prepared.items():
@@ -151,11 +153,12 @@ class Algorithm(Stateful, ABC):
 
     def more_batches(self, dataset: Dataset) -> Transitions:
         """Further logged data, to be sampled beside those of `batches`: selected and preprocessed as these were."""
-        data, first_row = self.select(dataset), len(next(iter(self.prepared.values()), ()))
+        data, known_rows = self.select(dataset), self.known_rows
+        self.known_rows += len(data)
         known = self.prepare(data)
         self.prepared = {name: torch.cat([rows, self._on_device(known[name])]) for name, rows in self.prepared.items()}
-        mixed = {} if self.extras is None else self.extras.mixed(data, self.preprocessing, self.device)
-        return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed, first_row)
+        mixed = {} if self.extras is None else self.extras.include(data, self.preprocessing, self.device)
+        return Transitions(data, self.config.batch_size, self.device, self.preprocessing, mixed, known_rows)
 
     def begin_finetuning(self) -> None:
         """Called once all data are known, before steps in which others than the first data are learned from.

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from mildly.actors import Actor
 from mildly.algorithms.config import require
 from mildly.data.batches import Batch, Preprocessing, Sampler
-from mildly.data.dataset import Dataset
+from mildly.data.dataset import Array, Dataset
 from mildly.data.returns import Returns, pieces
 from mildly.networks import polyak_update
 from mildly.optimizer import minimize
@@ -98,7 +98,7 @@ class AnchoredExtras(Extras):
 
     bc_weight: float = 0.0
     """Weight of a behavior cloning term in the actor's loss, in units of how much the data's episodes differ in their
-    discounted returns (standard deviation), so that it suits any rewards. 0.03 is a light one."""
+    discounted returns (standard deviation), so that it suits any rewards. 0.02 is a light one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,13 +108,14 @@ class AnchoredExtras(Extras):
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
-    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "unit", "preferences"})
+    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "level", "unit", "usual", "preferences"})
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
         """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
         self.config, self.gamma, self.values = config, gamma, values
-        self.unit = torch.zeros(())  # of the anchor, known when the data are
-        self.preferences: Tensor | None = None  # what each row of the data counts in cloning, on average 1
+        self.level = self.unit = self.usual = torch.zeros(())  # of returns, of their spread, of counts in the data
+        self.preferences: Tensor | None = None
+        """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.steps = 0
 
@@ -126,28 +127,41 @@ class ActorCriticExtras(Stateful):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = Returns.of(scaled, self.gamma, device)
+        self.level = returns.level()
         if c.bc_preference or anchored:
-            self.unit, above = returns.between(pieces(scaled, round(_PIECE / (1 - self.gamma))))
-            if c.bc_preference:
-                counts = (c.bc_preference * above.clamp(-_FAR, _FAR)).exp()
-                self.preferences = counts / counts.mean()
+            self.unit = returns.spread(self._pieces(scaled))
         if c.level_start:
             for network in self.values:
-                list(network.parameters())[-1].data.fill_(returns.level())
-        return self.mixed(dataset, preprocessing, device, returns)
+                list(network.parameters())[-1].data.fill_(self.level)
+        return self.include(dataset, preprocessing, device, returns)
 
-    def mixed(
+    def include(
         self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device, returns: Returns | None = None
     ) -> dict[str, Tensor]:
-        """The columns of the data in which returns are mixed, if asked for."""
+        """Count the rows of data, the first or further ones; the columns in which returns are mixed, if asked for."""
         c = self.config
-        if not c.return_mix:
+        if not (c.return_mix or c.bc_preference):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = returns or Returns.of(scaled, self.gamma, device)
+        if c.bc_preference:
+            self._prefer(returns.of_pieces(self._pieces(scaled)))
+        if not c.return_mix:
+            return {}
         ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
         rewards, ends = (torch.from_numpy(np.array(x, dtype=np.float32)).to(device) for x in (scaled.rewards, ended))
         return returns.mixed(rewards, ends, c.return_mix, terminated_only=c.return_mix_ends == "terminated")
+
+    def _pieces(self, scaled: Dataset) -> Array:
+        return pieces(scaled, round(_PIECE / (1 - self.gamma)))
+
+    def _prefer(self, means: Tensor) -> None:
+        """Count rows by the mean returns of their pieces, in standard deviations of the first data."""
+        above = (means - self.level) / self.unit.clamp(min=torch.finfo(means.dtype).tiny)
+        counts = (self.config.bc_preference * above.clamp(-_FAR, _FAR)).exp()
+        if self.preferences is None:
+            self.usual, self.preferences = counts.mean(), counts.new_ones(1)
+        self.preferences = torch.cat([self.preferences[:-1], counts / self.usual, counts.new_ones(1)])
 
     def phases(self, warm_up: Callable[[Batch], Metrics], actor: nn.Module) -> list[Phase]:
         """The warm-up, if asked for."""
@@ -163,7 +177,7 @@ class ActorCriticExtras(Stateful):
     def mean_loss(self, losses: Tensor, batch: Batch) -> Tensor:
         """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for.
 
-        Transitions that are no rows of the data all count alike.
+        Transitions that are no rows of the data, which is row -1, count 1.
         """
         if self.preferences is not None and len(batch.rows):
             losses = losses * self.preferences[batch.rows]

@@ -110,6 +110,7 @@ class MOPO(SAC):
     }
     PRESET_STEPS: ClassVar[Mapping[str, int]] = {**Algorithm.PRESET_STEPS, "kit": 3_000_000}
     KEY_FIELDS = ("penalty", "rollout_length", "real_share", "model", *KEYS)
+    OFFLINE_ONLY = "its model of the environment is fitted once, and would not learn from what is new"
     DERIVED: ClassVar = SAC.DERIVED | {"logged", "made"}  # the sampler keeps what the model made
 
     @classmethod

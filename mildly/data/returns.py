@@ -37,19 +37,16 @@ class Returns(NamedTuple):
         """Their weighted mean."""
         return (self.value * self.weight).sum() / self.weight.sum()
 
-    def between(self, pieces: Array) -> tuple[Tensor, Tensor]:
-        """How the mean returns of pieces of the data differ; `pieces` numbers the piece of each row.
+    def of_pieces(self, pieces: Array) -> Tensor:
+        """For each row the mean return of its piece of the data; `pieces` numbers them."""
+        piece, zeros = torch.from_numpy(pieces).to(self.value.device), self.value.new_zeros(int(pieces.max()) + 1)
+        weight = zeros.index_add(0, piece, self.weight)
+        return (zeros.index_add(0, piece, self.value * self.weight) / weight)[piece]
 
-        Returns:
-            Their standard deviation, and for each row how many of these its piece lies above the mean.
-        """
-        device, zeros = self.value.device, torch.zeros(int(pieces.max()) + 1)
-        piece = torch.from_numpy(pieces).to(device)
-        weight = zeros.to(device).index_add(0, piece, self.weight)
-        total = zeros.to(device).index_add(0, piece, self.value * self.weight)
-        off = total / weight - self.level()
-        spread = ((weight * off.square()).sum() / weight.sum()).sqrt()
-        return spread, (off / spread.clamp(min=torch.finfo(spread.dtype).tiny))[piece]
+    def spread(self, pieces: Array) -> Tensor:
+        """The standard deviation between pieces of their mean returns."""
+        off = self.of_pieces(pieces) - self.level()
+        return ((self.weight * off.square()).sum() / self.weight.sum()).sqrt()
 
     def mixed(
         self, rewards: Tensor, terminated: Tensor, mix: float, *, terminated_only: bool = False

@@ -259,6 +259,27 @@ def test_transitions_that_are_no_rows_of_the_data_count_alike_in_cloning(name):
     assert torch.equal(learner.bc_loss(batch), plain.bc_loss(batch))
 
 
+def test_episodes_that_return_alike_count_alike():
+    alike = dataclasses.replace(DATA, rewards=np.zeros(len(DATA), np.float32))
+    learner = tiny("mcq", **{"gamma": 0.9, PREFERENCE: 2.0})
+    learner.batches(alike)
+    assert learner.extras.preferences.tolist() == [1.0] * (len(DATA) + 1)
+
+
+def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_count_one():
+    learner = starting("mcq", **{PREFERENCE: 2.0})
+    first = learner.extras.preferences.clone()
+    better = dataclasses.replace(DATA, rewards=np.asarray(DATA.rewards) + 5.0)
+    more = learner.more_batches(better)
+    assert torch.equal(learner.extras.preferences[: len(DATA)], first[:-1])
+    assert learner.extras.preferences[len(DATA) : -1].mean() > 2 * first[:-1].mean()
+    rows = more.sample(torch.Generator().manual_seed(0)).rows
+    assert len(DATA) <= rows.min() <= rows.max() < 2 * len(DATA)
+    assert learner.extras.preferences[-1] == 1
+    new = make_batch()._replace(rows=torch.full((len(make_batch().rewards),), -1))
+    assert torch.equal(learner.bc_loss(new), learner.bc_loss(new._replace(rows=torch.empty(0, dtype=torch.int64))))
+
+
 # The average
 
 

@@ -204,10 +204,9 @@ def test_a_mix_of_nothing_leaves_the_data_and_a_whole_one_leaves_the_return(epis
 def test_the_spread_between_episodes_by_hand() -> None:
     """Terminated episodes of returns 4, 2 and 9 in gamma 0: means 3 of two rows and 9 of one, around 5."""
     data = dataset([([4.0, 2.0], "terminated"), ([9.0], "terminated")])
-    spread, above = Returns.of(data, 0.0, CPU).between(pieces(data, 1000))
-    expected = np.sqrt((2 * 2.0**2 + 4.0**2) / 3)
-    assert spread.item() == pytest.approx(expected)
-    assert above.tolist() == pytest.approx([-2 / expected, -2 / expected, 4 / expected])
+    returns = Returns.of(data, 0.0, CPU)
+    assert returns.spread(pieces(data, 1000)).item() == pytest.approx(np.sqrt((2 * 2.0**2 + 4.0**2) / 3))
+    assert returns.of_pieces(pieces(data, 1000)).tolist() == pytest.approx([3, 3, 9])
 
 
 def test_a_long_episode_counts_as_several_pieces_of_equal_length() -> None:
@@ -227,7 +226,5 @@ def test_pieces_are_numbered_without_holes_and_never_span_two_episodes(episodes:
 
 
 def test_episodes_that_return_alike_have_no_spread() -> None:
-    data = dataset([([0.0] * 5, "terminated")] * 4)
-    spread, above = Returns.of(data, 0.9, CPU).between(pieces(data, 1000))
-    assert spread.item() == 0
-    assert above.tolist() == [0.0] * 20
+    data = dataset([([1.0] * 5, "terminated")] * 4)
+    assert Returns.of(data, 0.9, CPU).spread(pieces(data, 1000)).item() == pytest.approx(0.0, abs=1e-6)
