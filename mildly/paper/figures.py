@@ -90,8 +90,8 @@ def offline_to_online(reproduction: Reproduction, results: Sequence[Result], pat
             shown += alike
         for start in {result.plan.offline_steps for result in shown}:
             axis.axvline(start, color="#777777", linestyle="--", linewidth=1)
-        axis.set_title(f"score, {_title(name, shown)}; online from the dashed line", fontsize=8, loc="left")
-        axis.set_xlabel("steps: of the learner, then of the environment", fontsize=8)
+        axis.set_title(f"score, {_title(name, shown)}", fontsize=9, loc="left")
+        axis.set_xlabel("gradient steps, then online steps (dashed line)", fontsize=8)
         axis.legend(fontsize=7, frameon=False)
     return _save(figure, path)
 
