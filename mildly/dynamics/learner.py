@@ -95,7 +95,7 @@ class DynamicsLearner(Stateful):
         """One step of the network that tells where episodes end, where no rule is known, on the rows of all members."""
         if self.rule != LEARNED:
             return {}
-        logits = self.networks.end_logits(batch.observations, batch.actions, batch.next_observations)
+        logits = self.networks.end_logits(batch.observations, batch.actions)
         loss = binary_cross_entropy_with_logits(logits, batch.terminated)
         minimize(loss, self.end_optimizer)
         return {"loss_ends": loss.detach()}
