@@ -31,6 +31,8 @@ def record(run: Run, lines: int = _LINES) -> dict[str, Any]:
     ]
     metrics = run.metrics()
     thinned = metrics[:: max(1, len(metrics) // lines)]
+    if values["config"].get("model"):  # of MOPO: a folder
+        values["config"]["model"] = Path(values["config"]["model"]).name
     values["dataset"] = Path(values["dataset"] or values["data"]["name"]).name
     return {
         "run": run.path.name,

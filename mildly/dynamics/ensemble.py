@@ -54,14 +54,11 @@ class DynamicsNetworks(nn.Module):
         super().__init__()
         self.observation_size = observation_size
         self.gaussians = GaussianEnsemble(observation_size, action_size, hidden_dims, members)
-        self.ends = mlp((2 * observation_size + action_size, _END_WIDTH, _END_WIDTH, 1))
+        self.ends = mlp((observation_size + action_size, _END_WIDTH, _END_WIDTH, 1))
 
-    def end_logits(self, observations: Tensor, actions: Tensor, next_observations: Tensor) -> Tensor:
-        """Log-odds that a transition ends its episode."""
-        o, scales = self.observation_size, self.gaussians
-        following = (next_observations - scales.input_mean[:o]) / scales.input_std[:o]
-        seen = torch.cat([scales.inputs(observations, actions), following], dim=-1)
-        logits: Tensor = self.ends(seen).squeeze(-1)
+    def end_logits(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-odds that a transition ends its episode. Many logs do not show the state that an episode ends in."""
+        logits: Tensor = self.ends(self.gaussians.inputs(observations, actions)).squeeze(-1)
         return logits
 
 
@@ -126,7 +123,7 @@ class DynamicsEnsemble:
         """Whether these transitions end their episode, by the environment's rule or by a draw of what was learned."""
         if self.rule != LEARNED:
             return RULES[self.rule].ends(next_states)
-        chance = self.networks.end_logits(states, actions, next_states).sigmoid()
+        chance = self.networks.end_logits(states, actions).sigmoid()
         return torch.rand(chance.shape, generator=generator, device=chance.device) < chance
 
     def uncertainty(self, stds: Tensor) -> Tensor:

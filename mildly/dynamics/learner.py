@@ -77,7 +77,7 @@ class DynamicsLearner(Stateful):
         minimize(loss, self.optimizer)
         metrics = {"loss_dynamics": loss.detach(), "error": error} | self.update_ends(batch)
         self.updates += 1
-        if self.updates % self.steps_per_epoch == 0 or self.updates == self.config.max_steps:
+        if self.updates % self.steps_per_epoch == 0:
             self.end_epoch(held_out)
         return metrics | {"held_out_error": self.errors.sort().values[: self.config.elites].mean()}
 
@@ -95,7 +95,7 @@ class DynamicsLearner(Stateful):
         """One step of the network that tells where episodes end, where no rule is known, on the rows of all members."""
         if self.rule != LEARNED:
             return {}
-        logits = self.networks.end_logits(batch.observations, batch.actions, batch.next_observations)
+        logits = self.networks.end_logits(batch.observations, batch.actions)
         loss = binary_cross_entropy_with_logits(logits, batch.terminated)
         minimize(loss, self.end_optimizer)
         return {"loss_ends": loss.detach()}
@@ -123,11 +123,14 @@ class DynamicsLearner(Stateful):
 
     def adopt(self, model: DynamicsEnsemble) -> None:
         """Take over a fitted model of the same config."""
-        self.best.load_state_dict(model.networks.state_dict())
-        self.best_errors = model.held_out_errors.to(self.best_errors.device)
+        for networks in (self.networks, self.best):
+            networks.load_state_dict(model.networks.state_dict())
+        self.errors, self.best_errors = (model.held_out_errors.to(self.errors.device, copy=True) for _ in range(2))
         self.meta, self.rule = model.meta, model.rule
 
     def ensemble(self) -> DynamicsEnsemble:
-        """The model as it is: before the first epoch has ended, untrained."""
-        elites = self.best_errors.argsort(stable=True)[: self.config.elites]
-        return DynamicsEnsemble(self.best, elites, self.best_errors, self.rule, self.meta, self.config)
+        """The best of every member, or where no epoch has ended yet, all as they are."""
+        ended = self.updates >= self.steps_per_epoch
+        networks, errors = (self.best, self.best_errors) if ended else (self.networks, self.errors)
+        elites = errors.argsort(stable=True)[: self.config.elites]
+        return DynamicsEnsemble(networks, elites, errors, self.rule, self.meta, self.config)

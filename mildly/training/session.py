@@ -76,10 +76,10 @@ class Session:
         self.say: Callable[[str], object] = lambda line: None
         """Tells the person, once training goes on."""
         check_events(plan)
-        self.simulator, self.notes = evaluation_of(plan, data, asked.simulator)
+        kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
+        self.simulator, self.notes = evaluation_of(plan, data, asked.simulator) if kind.ACTS else (None, [])
         check_reward(plan.algorithm, config, data)
         check_sizes(config, data, run.checkpoint)
-        kind, device = algorithm_named(plan.algorithm), resolve_device(plan.device)
         self.algorithm = kind(config, data.observation_size, data.action_size, seed=plan.seed, device=device)
         built = self.algorithm.state_dict().keys()
         sampler = self.algorithm.batches(data)

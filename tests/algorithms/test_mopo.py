@@ -246,7 +246,7 @@ def test_steps_of_the_model_end_with_the_kits_weights_and_elites() -> None:
         torch.testing.assert_close(state[name], theirs, rtol=0, atol=1e-12)
     errors = net.errors(golden["validation.inputs"], golden["validation.targets"])
     torch.testing.assert_close(errors, golden["validation.errors"], rtol=0, atol=1e-12)
-    dynamics.best_errors = errors
+    dynamics.errors = errors
     assert dynamics.ensemble().elites.tolist() == golden["elites"].tolist()
 
 
@@ -257,11 +257,11 @@ def test_a_rollout_on_recorded_draws_is_the_kits(monkeypatch: pytest.MonkeyPatch
     golden = recorded("mopo-kit")
     learner = kit_learner(golden)
     learner.load_state_dict({**learner.state_dict(), **below(golden, "before.")})
-    dynamics, net = learner.dynamics, learner.dynamics.best.gaussians
+    dynamics, net = learner.dynamics, learner.dynamics.networks.gaussians
     net.load_state_dict({**net.state_dict(), **below(golden, "model.after.")})
     net.input_mean.copy_(golden["scaler.mean"])
     net.input_std.copy_(golden["scaler.std"])
-    dynamics.best_errors, dynamics.rule = golden["validation.errors"], "hopper"
+    dynamics.errors, dynamics.rule = golden["validation.errors"], "hopper"
     draws = {
         name: iter([golden[f"rollout.draw.{i}.{name}"] for i in range(3)]) for name in ("actor", "elites", "model")
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from conftest import Refused, mildly as in_another_process
+from conftest import Refused
 
 from mildly.cli import main
 from mildly.dynamics import load_dynamics
 from mildly.run import Run
+from mildly.training.trainer import Trainer
 
 SMALL = ["--preset", "small", "--hidden-dims", "16", "--members", "3", "--elites", "2", "--threads", "1"]
 
@@ -77,16 +80,21 @@ def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in shown
 
 
-def test_a_fit_that_was_stopped_goes_on_to_the_same_model(fitted: Path, tmp_path: Path) -> None:
-    """Stopped by a smaller number of steps; the files of the model are the same to the bit."""
-    half = ["model", "fit", "pendulum-mixed", "--out", "half", *SMALL, "--max-steps", "150", "--checkpoint-every", "40"]
-    stop = "import os, signal, mildly.training.trainer as t; step = t.Trainer._one_step\n"
-    stop += "def stopped(self):\n    step(self)\n    self.step == 70 and os.kill(os.getpid(), signal.SIGINT)\n"
-    stop += "t.Trainer._one_step = stopped\n"
-    (tmp_path / "sitecustomize.py").write_text(stop)
-    ended = in_another_process(*half, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
-    assert ended.returncode == 130, ended.stderr
-    assert "stopped at step 70 of 150" in ended.stderr
-    assert main(["train", "--resume", str(tmp_path / "half")]) == 0
-    for name in ("dynamics/weights.safetensors", "dynamics/dynamics.json"):
+def test_a_fit_that_was_stopped_goes_on_to_the_same_model(
+    fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_step = Trainer._one_step
+
+    def interrupted(self: Trainer) -> None:
+        one_step(self)
+        if self.step == 70:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "_one_step", interrupted)
+    half = str(tmp_path / "half")
+    assert main(["model", "fit", "pendulum-mixed", "--out", half, *SMALL, "--max-steps", "150"]) == 130
+    assert "stopped at step 70 of 150" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["train", "--resume", half]) == 0
+    for name in ("dynamics/weights.safetensors", "dynamics/dynamics.json", "metrics.jsonl"):
         assert (tmp_path / "half" / name).read_bytes() == (fitted / name).read_bytes()

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import content, run_fields, train_args, train_tiny
+from conftest import content, make_dataset, run_fields, train_args, train_tiny
 
 import mildly
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.config import field_types
 from mildly.cli import main
+from mildly.data.dataset import FIELDS as FIELDS_OF_DATA, Dataset, Meta
 from mildly.errors import MildlyError
 from mildly.run import Run
 from mildly.training import checkpoint
@@ -165,6 +166,7 @@ def killed_at_line(args: list[str], number: int, cwd: Path) -> int:
     driver = f"""
 import os, signal, sys
 from mildly.cli import main
+from mildly.data.dataset import FIELDS as FIELDS_OF_DATA, Dataset, Meta
 from mildly.run import Run
 
 append, lines = Run.append, 0
@@ -333,3 +335,65 @@ def test_divergence_in_the_main_steps_names_no_phase(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"not finite for the first time at step \d\. ") as caught:
         train_tiny("mcq", tmp_path / "run", **{"behavior.steps": 20, "critic_lr": 1e38, "eval_every": 0})
     assert "phase" not in str(caught.value)
+
+
+# A phase that ends when nothing improves
+
+MODEL = "dynamics model"
+MOPO: dict[str, Any] = {
+    "dynamics.max_steps": 400,
+    "dynamics.patience": 1,
+    "dynamics.batch_size": 64,
+    "rollout_every": 20,
+    "steps": 40,
+    "eval_every": 40,
+    "normalize_observations": True,
+}
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Data in which nothing follows from anything, so that a model soon gets no better."""
+    data = make_dataset(600, env_id="Pendulum-v1")
+    arrays = {name: getattr(data, name) for name in FIELDS_OF_DATA} | {"actions": data.actions[:, :1]}
+    made = Dataset.from_arrays(**arrays, meta=Meta("noise", env_id="Pendulum-v1"))
+    return str(made.save(tmp_path_factory.mktemp("noise") / "set"))
+
+
+@pytest.fixture(scope="module")
+def modeled(noise: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_tiny("mopo", tmp_path_factory.mktemp("modeled") / "run", dataset=noise, check=False, **MOPO)
+
+
+def test_a_phase_may_end_before_its_steps_and_logs_and_saves_its_last(modeled: Run) -> None:
+    ended = modeled.metrics(MODEL)[-1]["step"]
+    assert 0 < ended < 400
+    assert ended % 8 == 0  # epochs: 480 rows are learned from, 64 in a step
+    assert checkpoint.load(modeled.checkpoint)[0]["algorithm.dynamics.updates"].item() == ended
+    assert [line["step"] for line in modeled.metrics()][-1] == 40
+    assert (modeled.path / "dynamics" / "weights.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("phase", "step"), [(MODEL, 5), (MODEL, 8), (MODEL, 13), ("", 1), ("", 33)])
+def test_a_run_stopped_while_the_model_is_fitted_or_used_goes_on_to_the_same_bits(
+    phase: str, step: int, modeled: Run, noise: str, tmp_path: Path, interrupt: Callable[..., None]
+) -> None:
+    interrupt(phase, step)
+    with pytest.raises(Stopped, match=f"stopped at step {step} of"):
+        train_tiny("mopo", tmp_path / "run", dataset=noise, check=False, **MOPO)
+    assert place_of(tmp_path / "run") == (phase, step)
+    resume(tmp_path / "run")
+    assert content(tmp_path / "run") == content(modeled.path)
+    for name in ("weights.safetensors", "dynamics.json"):
+        assert (tmp_path / "run/dynamics" / name).read_bytes() == (modeled.path / "dynamics" / name).read_bytes()
+
+
+def test_a_run_killed_just_when_the_phase_had_ended_goes_on_with_the_main_steps(
+    modeled: Run, noise: str, tmp_path: Path, interrupt: Callable[..., None]
+) -> None:
+    ended = modeled.metrics(MODEL)[-1]["step"]
+    interrupt(MODEL, ended)
+    with pytest.raises(Stopped):
+        train_tiny("mopo", tmp_path / "run", dataset=noise, check=False, **MOPO)
+    resume(tmp_path / "run")
+    assert content(tmp_path / "run") == content(modeled.path)

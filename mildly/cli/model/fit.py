@@ -64,7 +64,7 @@ def main(args: Sequence[str]) -> int:
     from mildly.training import offline
 
     try:
-        run = offline.train("dynamics", steps=given.get("max_steps"), eval_every=0, **given)
+        run = offline.train("dynamics", steps=given.get("max_steps"), **given)
     except offline.Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
