@@ -34,8 +34,8 @@ from mildly.ope.judged import normal_log_prob
 from mildly.ope.settings import Settings
 from mildly.run import versions
 
-GAMMA, HORIZON, BANDWIDTH = 0.99, 700, 0.1  # behind 700 steps a reward counts less than a thousandth
-SETTINGS = Settings(steps=6000, density_steps=2000, hidden_dims=(64, 64))
+GAMMA, HORIZON, BANDWIDTH = 0.97, 300, 0.1  # behind 300 steps a reward counts a ten thousandth
+SETTINGS = Settings(steps=3000, density_steps=500, hidden_dims=(32, 32))
 SNAPSHOTS = ("trpo-snap-000", "trpo-snap-040", "trpo-snap-080", "trpo-snap-120", "d4rl-medium-v2", "zoo-tqc")
 SWINGS = {"rest": 0.0, "swing 0.05": 0.05, "swing 0.2": 0.2, "swing 0.5": 0.5, "against": -0.5, "push": 9.0}
 
