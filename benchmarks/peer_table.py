@@ -54,6 +54,7 @@ _PLAIN = {
     "extras.return_mix": 0.0,
     "extras.return_mix_ends": "all",
     "extras.bc_warmup_steps": 0,
+    "extras.bc_preference": 0.0,
     "extras.policy_ema": None,
 }
 _UNANCHORED = {**_PLAIN, "extras.bc_weight": 0.0}
@@ -105,7 +106,7 @@ PEERS: dict[str, Peer] = {
     "cql": Peer(
         config="CQLConfig",
         same={**_SOFT, "num_actions": ("n_action_samples",), "conservative_weight": ("conservative_weight",)},
-        held={**_SOFT_HELD, "lagrange_threshold": None, "gradient_actions": None},
+        held={**_SOFT_HELD, "lagrange_threshold": None, "gradient_actions": None, "calibrated": False},
         # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
         fixed={
             "n_critics": 2,

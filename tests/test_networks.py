@@ -266,7 +266,7 @@ def test_an_actors_spec_builds_an_actor_of_the_same_shape():
     assert twin.spec == actor.spec
 
 
-@pytest.mark.parametrize("kind", sorted(ACTORS))
+@pytest.mark.parametrize("kind", sorted(set(ACTORS) - {"decision-transformer"}))  # see test_transformer.py
 def test_actors_of_every_kind_are_built_again_from_kind_and_spec(kind):
     torch.manual_seed(0)
     actor = ACTORS[kind](3, 2, (6, 4))

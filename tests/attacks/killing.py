@@ -17,6 +17,7 @@ from random import Random
 
 from mildly.collect.agent import read_plan
 from mildly.data.registry import load_dataset
+from mildly.dynamics import load_dynamics
 from mildly.files import read_json
 from mildly.policy import load_policy
 from mildly.run import Run
@@ -226,7 +227,7 @@ def check_sound(folder: Path) -> None:
         if path.name.startswith("checkpoint"):
             checkpoint.load(path)
         elif path.name == "weights.safetensors":
-            load_policy(path.parent)
+            (load_dynamics if path.parent.name == "dynamics" else load_policy)(path.parent)
         elif path.name == "run.json":
             Run(path.parent).plan()
             Run(path.parent).metrics()

@@ -153,11 +153,33 @@ def evaluation() -> Case:
     return same_command("evaluate", "runs/bc", writes=False, prepare=lambda folder: copy("runs", folder))
 
 
+def finetuning() -> Case:
+    args = ["finetune", "runs/mcq", "--steps", "24", "--eval-every", "12", "--episodes", "1"]
+    return same_command(*args, prepare=lambda folder: copy("runs", folder))
+
+
+def model() -> Case:
+    args = ["--hidden-dims", "8", "8", "--batch-size", "16", "--max-steps", "64", "--checkpoint-every", "8"]
+    args = ["model", "fit", "pendulum-mixed", "--out", "run", "--threads", "1", *args]
+    resumed = ["train", "--resume", "run"]
+    return Case(lambda folder: resumed if (folder / "run" / "run.json").exists() else args, files)
+
+
+def judging(*args: str) -> Case:
+    work = ["--steps", "40", "--density-steps", "20", "--hidden-dims", "8", "8", "--replications", "20"]
+    log = ["--dataset", "pendulum-mixed", "--out", "judged", *work]
+    return same_command(*args, *log, prepare=lambda folder: copy("runs", folder))
+
+
 KILLS: dict[str, tuple[int, Case]] = {
     **{f"train {name}": (18, training(name)) for name in ALGORITHMS},
     "train mcq with phases": (20, training("mcq", **PHASES)),
     "train mcq-td3 with phases": (12, training("mcq-td3", **PHASES)),
     "train cql with a warm-up": (10, training("cql", **{"extras.bc_warmup_steps": 40})),
+    "finetune": (10, finetuning()),
+    "model fit": (8, model()),
+    "ope": (6, judging("ope", "runs/bc")),
+    "choose": (6, judging("choose", "runs/bc", "runs/mcq", "--groups", "3", "-o", "page.html")),
     "sweep": (12, sweep("command")),
     "sweep's workers": (10, sweep("worker")),
     "sweep with its workers": (8, sweep("all")),

@@ -207,10 +207,10 @@ def test_a_batch_beyond_memory_is_one_message_and_leaves_no_folder(
     with pytest.raises(MildlyError, match="batch_size must be at most 16,777,216, got 10000000000000"):
         train_tiny("bc", tmp_path / "run", steps=5, batch_size=10_000_000_000_000)
 
-    def too_much(source: SampledSource) -> None:
+    def too_much(source: SampledSource, own: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 640000000000000 bytes.")
 
-    monkeypatch.setattr(SampledSource, "next_batch", too_much)
+    monkeypatch.setattr(SampledSource, "next_batches", too_much)
     with pytest.raises(MildlyError, match="out of memory at step 1 with batch_size 16"):
         train_tiny("bc", tmp_path / "run", steps=5)
     assert not (tmp_path / "run").exists()

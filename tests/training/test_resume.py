@@ -112,18 +112,19 @@ def test_run_killed_in_the_middle_of_saving_a_checkpoint_keeps_the_one_before(
     run = tmp_path / "run"
     driver = f"""
 import os, signal, sys
+from pathlib import Path
 from mildly.cli import main
-from mildly.training import checkpoint
 
-write, replace, count = checkpoint.save_file, os.replace, 0
+write, replace, count = Path.write_bytes, os.replace, 0
 
-def write_half_of_the_third(tensors, path, metadata=None):
+def write_half_of_the_third(path, content):
     global count
-    count += 1
-    write(tensors, path, metadata=metadata)
-    if count == 3:
-        os.truncate(path, os.path.getsize(path) // 2)
-        os.kill(os.getpid(), signal.SIGKILL)
+    if path.name.endswith("checkpoint.safetensors"):
+        count += 1
+        if count == 3:
+            write(path, content[: len(content) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, content)
 
 def replace_but_the_third(source, target):
     global count
@@ -134,7 +135,7 @@ def replace_but_the_third(source, target):
     replace(source, target)
 
 if {moment == "writing"}:
-    checkpoint.save_file = write_half_of_the_third
+    Path.write_bytes = write_half_of_the_third
 else:
     os.replace = replace_but_the_third
 main(sys.argv[1:])
@@ -399,7 +400,7 @@ def test_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full_disk)
+        patch.setattr(checkpoint, "as_bytes", full_disk)
         with pytest.raises(MildlyError, match=r"step 40 cannot be saved"):
             resume(run, steps=40)
     assert (run / "checkpoint.safetensors").read_bytes() == before
