@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import content, make_dataset, train_tiny
 
-from mildly import files, policy as policies
+from mildly import files
 from mildly.actors import TanhGaussianActor
 from mildly.data.dataset import Dataset
 from mildly.errors import MildlyError
@@ -118,7 +118,7 @@ def test_a_crash_at_any_moment_of_saving_leaves_a_policy(tmp_path: Path, monkeyp
     for moment in range(20):
         folder, count = tmp_path / str(moment), 0
         made(1).save(folder)
-        replace, save_file = files.os.replace, policies.save_file
+        replace, write = files.os.replace, Path.write_bytes
 
         def crashing(call: Callable[..., object], *args: object, moment: int = moment) -> object:
             nonlocal count
@@ -129,7 +129,7 @@ def test_a_crash_at_any_moment_of_saving_leaves_a_policy(tmp_path: Path, monkeyp
 
         with monkeypatch.context() as patch:
             patch.setattr(files.os, "replace", lambda *args, call=replace: crashing(call, *args))
-            patch.setattr(policies, "save_file", lambda *args, call=save_file: crashing(call, *args))
+            patch.setattr(Path, "write_bytes", lambda *args, call=write: crashing(call, *args))
             try:
                 made(2).save(folder)
                 ended = True
