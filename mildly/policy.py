@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from mildly.action_space import UNKNOWN, ActionSpace
@@ -32,7 +31,7 @@ from mildly.errors import MildlyError, unknown_name
 from mildly.observation_space import ObservationSpace, Unseen, UnseenError, UnseenWarning, as_array, in_words, texts
 from mildly.plugins import Registry
 from mildly.transformer import DecisionTransformerActor
-from mildly.weights import WEIGHTS, load_module, read_description, save_described, stored_shapes
+from mildly.weights import WEIGHTS, load_module, loading, read_description, save_described, stored_shapes
 
 FORMAT = 2
 DESCRIPTION = "policy.json"
@@ -258,9 +257,8 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     folder = Path(folder)
     if (folder / "policy" / DESCRIPTION).is_file():
         folder = folder / "policy"
-    path = folder / DESCRIPTION
-    try:
-        description = read_description(folder, DESCRIPTION, lambda given: _check_format(path, given["format"]))
+    with loading(folder, DESCRIPTION, "policy", "Give the folder of a training run."):
+        description = read_description(folder, DESCRIPTION, FORMAT, "Train it again.")
         actor = _actor(description["actor"], description["spec"], folder)
         observations, actions = actor.spec["observation_size"], actor.spec["action_size"]
         mean, std = (_numbers(description, f"observation_{x}", observations) for x in ("mean", "std"))
@@ -271,14 +269,6 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         normalizer = _normalizer(mean, std) if mean is not None else None
         names, units = (texts(description, f"action_{told}", actions) for told in ("names", "units"))
         reward_scale = float(description.get("reward_scale", 1.0))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MildlyError(
-            f"{folder}: no policy here (needs {DESCRIPTION} and {WEIGHTS}). Give the folder of a training run."
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
-    except (RuntimeError, SafetensorError) as error:  # torch's own words
-        raise MildlyError(f"{folder}: the policy is damaged ({error}).") from error
     actor.eval().requires_grad_(False)
     return Policy(actor, normalizer, space, reward_scale, observation_space, names, units)
 
@@ -302,11 +292,6 @@ def _normalizer(mean: Sequence[float], std: Sequence[float] | None) -> Normalize
     if std is None or min(std, default=0.0) < 0:
         raise ValueError(f"observation_std is {std}")
     return Normalizer(torch.tensor(mean), torch.tensor([x or math.inf for x in std]))
-
-
-def _check_format(path: Path, found: Any) -> None:
-    if found != FORMAT:
-        raise MildlyError(f"{path}: format {found}; this version of mildly reads {FORMAT}. Train it again.")
 
 
 def _numbers(description: dict[str, Any], name: str, size: int) -> tuple[float, ...] | None:

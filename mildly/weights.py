@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save as as_bytes
 from torch import Tensor, nn
 
+from mildly.errors import MildlyError
 from mildly.files import atomic_write, read_own_json, sha256, write_json
 
 WEIGHTS = "weights.safetensors"
@@ -34,8 +36,31 @@ def save_described(folder: Path, name: str, description: Mapping[str, Any], tens
     return folder
 
 
-def read_description(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The description, if it passes the check and belongs to the weights beside it."""
+@contextmanager
+def loading(folder: Path, name: str, what: str, where: str) -> Iterator[None]:
+    """Lets whatever goes wrong in reading `what`, described by the file `name`, be told in the user's words.
+
+    `where` says where such a thing is found, for a folder that has none.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MildlyError(f"{folder}: no {what} here (needs {name} and {WEIGHTS}). {where}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise MildlyError(f"{folder}: the {what} is damaged ({error}).") from error
+    except (RuntimeError, SafetensorError) as error:  # torch's own words
+        raise MildlyError(f"{folder}: the {what} is damaged ({error}).") from error
+
+
+def read_description(folder: Path, name: str, known_format: int, again: str) -> dict[str, Any]:
+    """The description, if it belongs to the weights beside it. `again` is what to do about one of another format."""
+
+    def check(given: dict[str, Any]) -> None:
+        if given["format"] != known_format:
+            raise MildlyError(
+                f"{folder / name}: format {given['format']}; this version of mildly reads {known_format}. {again}"
+            )
+
     description = read_own_json(folder / name, check)
     if sha256(folder / WEIGHTS) not in list(description["weights_sha256"]):
         raise ValueError(f"{WEIGHTS} is not the file that {name} was written for")

@@ -7,19 +7,17 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mildly.data.dataset import Meta
 from mildly.dynamics.config import DynamicsConfig
 from mildly.dynamics.network import GaussianEnsemble
 from mildly.dynamics.termination import LEARNED, RULES
-from mildly.errors import MildlyError
 from mildly.networks import mlp, normal
-from mildly.weights import WEIGHTS, load_module, read_description, save_described
+from mildly.weights import load_module, loading, read_description, save_described
 
 FORMAT = 1
 DESCRIPTION = "dynamics.json"
@@ -187,9 +185,8 @@ def load_dynamics(folder: str | os.PathLike[str]) -> DynamicsEnsemble:
     folder = Path(folder)
     if (folder / FOLDER / DESCRIPTION).is_file():
         folder = folder / FOLDER
-    path = folder / DESCRIPTION
-    try:
-        described = read_description(folder, DESCRIPTION, lambda given: _check_format(path, given["format"]))
+    with loading(folder, DESCRIPTION, "dynamics model", "Fit one with 'mildly model fit'."):
+        described = read_description(folder, DESCRIPTION, FORMAT, "Fit it again.")
         spec = {**described["spec"], "hidden_dims": tuple(described["spec"]["hidden_dims"])}
         networks = load_module(lambda: DynamicsNetworks(**spec), folder, DESCRIPTION)
         elites, errors = torch.tensor(described["elites"]), torch.tensor(described["held_out_errors"])
@@ -198,18 +195,5 @@ def load_dynamics(folder: str | os.PathLike[str]) -> DynamicsEnsemble:
         if elites.dtype != torch.int64 or not len(elites) or not 0 <= elites.min() <= elites.max() < spec["members"]:
             raise ValueError(f"elites are {described['elites']}")
         meta, config = Meta.from_json(described["data"]), DynamicsConfig.from_json(described["config"])
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MildlyError(
-            f"{folder}: no dynamics model here (needs {DESCRIPTION} and {WEIGHTS}). Fit one with 'mildly model fit'."
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise MildlyError(f"{folder}: the dynamics model is damaged ({error}).") from error
-    except (RuntimeError, SafetensorError) as error:  # torch's own words
-        raise MildlyError(f"{folder}: the dynamics model is damaged ({error}).") from error
     networks.eval().requires_grad_(False)
     return DynamicsEnsemble(networks, elites, errors, described["rule"], meta, config)
-
-
-def _check_format(path: Path, found: Any) -> None:
-    if found != FORMAT:
-        raise MildlyError(f"{path}: format {found}; this version of mildly reads {FORMAT}. Fit it again.")
