@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import Files, console, parse, table
-from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
 from mildly.errors import tell
 from mildly.ope.settings import QUICK, Settings
@@ -50,7 +49,6 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Parse, choose, print."""
     options = parse(Options, args, prog="mildly choose", description=_ABOUT)
-    from mildly.data.registry import load_dataset
     from mildly.files import writable
     from mildly.ope.choose import choose
     from mildly.report.choice import write_choice
@@ -58,8 +56,7 @@ def main(args: Sequence[str]) -> int:
 
     if options.page is not None:
         writable(options.page)  # before an hour of work
-    set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
+    data = options.files.log(options.dataset, options.reading)
     try:
         found = choose(
             options.runs,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import Files, console, parse, table
-from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
 from mildly.errors import tell
 from mildly.ope.settings import QUICK, Settings
@@ -85,11 +84,9 @@ def main(args: Sequence[str]) -> int:
 
 def _judge(args: Sequence[str]) -> int:
     options = parse(Options, args, prog="mildly ope", description=_ABOUT)
-    from mildly.data.registry import load_dataset
     from mildly.ope.evaluate import judge
 
-    set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
+    data = options.files.log(options.dataset, options.reading)
     found = judge(
         options.run,
         data,
@@ -139,12 +136,10 @@ def _cells(one: Estimate) -> tuple[str, str]:
 
 def _grade(args: Sequence[str]) -> int:
     options = parse(GradeOptions, args, prog="mildly ope grade", description=_ABOUT_GRADE)
-    from mildly.data.registry import load_dataset
     from mildly.ope.grade import grade
     from mildly.ope.groups import column_labels
 
-    set_default(options.reading.max_memory)
-    data = load_dataset(options.dataset, options.reading, data_dir=options.files.data_dir)
+    data = options.files.log(options.dataset, options.reading)
     labels = None
     if options.by not in ("time", "cluster"):
         labels = column_labels(options.dataset, options.reading, options.by, data, options.files.data_dir)

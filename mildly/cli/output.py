@@ -14,6 +14,8 @@ from mildly.cli.marks import Arg
 from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
+    from mildly.data.dataset import Dataset
+    from mildly.data.options import ImportOptions
     from mildly.experiments.spec import Job
 
 T = TypeVar("T")
@@ -27,6 +29,14 @@ class Files:
     """Folder to keep fits in: the same command then goes on where it was interrupted."""
     data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
     """Folder in which data set names are looked for first."""
+
+    def log(self, name: str, reading: ImportOptions) -> Dataset:
+        """The log that a command is about, read within the memory that is allowed."""
+        from mildly.data.memory import set_default
+        from mildly.data.registry import load_dataset
+
+        set_default(reading.max_memory)
+        return load_dataset(name, reading, data_dir=self.data_dir)
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:
