@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 import mildly
+from mildly.errors import Stopped
 from mildly.report.plots import learning_curves
 from mildly.run import Run
-from mildly.training.offline import Stopped
 
 DATASET = "pendulum-mixed"
 STEPS = {"bc": 5_000, "mcq": 5_000}

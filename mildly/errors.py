@@ -32,6 +32,14 @@ class MildlyError(Exception):
     """A mistake the user can mend. The command prints its text alone and exits with code 2."""
 
 
+class Stopped(Exception):
+    """The run was asked to stop (Ctrl-C, SIGTERM) and has written a checkpoint."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], listing: str = "") -> MildlyError:
     """An error for a name that does not exist, with the nearest one that does.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import Files, console, parse, table
 from mildly.data.options import ImportOptions
-from mildly.errors import tell
+from mildly.errors import Stopped, tell
 from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def main(args: Sequence[str]) -> int:
     from mildly.files import writable
     from mildly.ope.choose import choose
     from mildly.report.choice import write_choice
-    from mildly.training.offline import Stopped
 
     if options.page is not None:
         writable(options.page)  # before an hour of work

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import Files, console, parse, table
 from mildly.data.options import ImportOptions
-from mildly.errors import tell
+from mildly.errors import Stopped, tell
 from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ class GradeOptions:
 
 def main(args: Sequence[str]) -> int:
     """Parse, estimate, print."""
-    from mildly.training.offline import Stopped
-
     try:
         return _grade(args[1:]) if args[:1] == ["grade"] else _judge(args)
     except Stopped as stopped:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, print_jobs, table
-from mildly.errors import MildlyError, tell
+from mildly.errors import MildlyError, Stopped, tell
 from mildly.files import atomic_write, writable
 from mildly.paper.reproductions import (
     EVAL_EVERY,
@@ -136,7 +136,6 @@ def _jobs(reproduction: Reproduction, options: PaperOptions, datasets: list[str]
 
 def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets: list[str], methods: list[str]) -> int:
     from mildly.experiments.sweep import run_sweep
-    from mildly.training.offline import Stopped
 
     jobs = _jobs(reproduction, options, datasets, methods)
     try:

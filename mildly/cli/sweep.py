@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, print_jobs, table
-from mildly.errors import tell
+from mildly.errors import Stopped, tell
 
 if TYPE_CHECKING:
     from mildly.experiments.spec import Job
@@ -64,7 +64,6 @@ def main(args: Sequence[str]) -> int:
     options = parse(SweepOptions, args, prog="mildly sweep", description=_DESCRIPTION)
     from mildly.experiments.spec import expand, read_spec
     from mildly.experiments.sweep import run_sweep
-    from mildly.training.offline import Stopped
 
     jobs = expand(read_spec(options.spec))
     out = console()

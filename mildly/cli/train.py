@@ -13,7 +13,7 @@ from mildly.cli.marks import Arg
 from mildly.cli.output import console, parse
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
-from mildly.errors import MildlyError, tell
+from mildly.errors import MildlyError, Stopped, tell
 
 if TYPE_CHECKING:
     from mildly.algorithms.base import Algorithm
@@ -205,8 +205,6 @@ def _offline() -> Any:
 
 def tell_of(go: Callable[[], Run]) -> int:
     """Train, and say what came of it."""
-    from mildly.training.session import Stopped
-
     try:
         run = go()
     except Stopped as stopped:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mildly.data.registry import builtin_names
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, Stopped
 from mildly.experiments import sweep_data
 from mildly.experiments.local import run_locally
 from mildly.experiments.on_ray import connected, run_on_ray
@@ -102,7 +102,6 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
 
 
 def _stopped(jobs: Sequence[Job], root: Path, signal_number: int) -> NoReturn:
-    from mildly.training.offline import Stopped
 
     done = sum(checkpoint_step(root / job.name) >= job.steps for job in jobs)
     raise Stopped(

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from mildly.errors import MildlyError, tell
+from mildly.errors import MildlyError, Stopped, tell
 from mildly.experiments.process import WorkerTask
 from mildly.run import Run
 
@@ -21,7 +21,6 @@ def main() -> int:
     """Read the task and train; returns an exit code as `mildly train` does."""
     task = WorkerTask(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_watch_pipe, args=(sys.stdin.fileno(),), daemon=True).start()
-    from mildly.training.offline import Stopped
 
     try:
         run_task(task)

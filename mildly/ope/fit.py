@@ -9,11 +9,10 @@ from typing import Any
 
 from mildly.algorithms.base import Algorithm, Phase
 from mildly.data.dataset import Dataset
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, Stopped
 from mildly.evaluation.rollout import Evaluation
 from mildly.files import read_own_json, write_json
 from mildly.run import Run
-from mildly.training.offline import Stopped
 from mildly.training.signals import stop_requests
 from mildly.training.trainer import SampledSource, Schedule, Trainer
 

@@ -21,7 +21,7 @@ from mildly.errors import MildlyError
 from mildly.run import Plan, Run
 from mildly.training.preflight import environment_of, preflight
 from mildly.training.reading import read_data, reopened
-from mildly.training.session import Asked, Callback, Evaluated as Evaluated, Session, Stopped as Stopped
+from mildly.training.session import Asked, Callback, Evaluated as Evaluated, Session
 
 
 def train(

@@ -18,6 +18,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.select import without_episodes
 from mildly.device import resolve_device
 from mildly.environments import Simulator
+from mildly.errors import Stopped
 from mildly.evaluation.rollout import Evaluation, rollout
 from mildly.observation_space import ObservationSpace
 from mildly.policy import Policy
@@ -29,14 +30,6 @@ from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import Events, check_events, events
 from mildly.training.trainer import OutOfMemory, SampledSource, Schedule, Source, Trainer
-
-
-class Stopped(Exception):
-    """The run was asked to stop (Ctrl-C, SIGTERM) and has written a checkpoint."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + signal_number
 
 
 class Evaluated(NamedTuple):

@@ -15,14 +15,13 @@ import pytest
 from conftest import COMMAND, content, mildly, train_tiny
 from sweeps import EIGHTEEN, jobs_of, write_spec
 
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, Stopped
 from mildly.experiments import local, process
 from mildly.experiments.process import WorkerTask, checkpoint_step
 from mildly.experiments.progress import Counts, SweepProgress
 from mildly.experiments.spec import expand, read_spec
 from mildly.experiments.sweep import available_cores, run_sweep
 from mildly.run import Run
-from mildly.training.offline import Stopped
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:

@@ -20,10 +20,10 @@ from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.config import field_types
 from mildly.cli import main
 from mildly.data.dataset import FIELDS as FIELDS_OF_DATA, Dataset, Meta
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, Stopped
 from mildly.run import Run
 from mildly.training import checkpoint
-from mildly.training.offline import Stopped, resume
+from mildly.training.offline import resume
 from mildly.training.trainer import Diverged, Trainer
 
 BEHAVIOR, WARM_UP = "behavior model", "bc warm-up"

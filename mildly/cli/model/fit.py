@@ -13,7 +13,7 @@ from mildly.cli.output import console
 from mildly.cli.train import reading_flags
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
-from mildly.errors import tell
+from mildly.errors import Stopped, tell
 
 _ABOUT = """Learn a model of the environment from logged data: an ensemble that predicts next state and reward.
 
@@ -65,7 +65,7 @@ def main(args: Sequence[str]) -> int:
 
     try:
         run = offline.train("dynamics", steps=given.get("max_steps"), **given)
-    except offline.Stopped as stopped:
+    except Stopped as stopped:
         tell(stopped)
         return stopped.exit_code
     out = console()
