@@ -259,6 +259,7 @@ PEERS["decision-transformer"] = Peer(
         "target_return": ("target_return",),
     },
     held={},
+    fixed={"position_encoding_type": "simple"},
     differences=(
         "loss: theirs is a sum over action dimensions and a mean over padded steps too, ours a mean of what there is",
         "initial weights: of the timesteps' embedding N(0, 0.02) there, N(0, 1) here, as the authors'",

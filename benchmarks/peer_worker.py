@@ -105,6 +105,8 @@ class Worker:
         if name.endswith("optim_factory"):
             schedule = None if value is None else CosineAnnealingLRFactory(T_max=value)
             return AdamFactory(lr_scheduler_factory=schedule)
+        if name == "position_encoding_type":
+            return d3rlpy.PositionEncodingType(value)
         if name == "observation_scaler" and value:
             mean, std = (f(self.observations, axis=0, dtype=np.float64) for f in (np.mean, np.std))
             return StandardObservationScaler(mean=mean, std=std)
