@@ -1,0 +1,110 @@
+"""The main table and its picture from a record: data sets by methods, beside what the data themselves score.
+
+    python benchmarks/main_table.py benchmarks/results/table1_small.json --picture docs/images/mujoco.png
+
+A score is the mean of a run's last ten evaluations, and a cell the mean over seeds, with their number if not 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+LAST = 10  # evaluations whose mean is a run's score
+NAMES = {"mcq": "MCQ", "bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL", "awac": "AWAC", "sac": "SAC", "cql": "CQL"}
+_COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
+_ENDING = "-recollected"
+
+Table = dict[str, dict[str, list[float]]]
+"""By data set, then by method: the scores of all seeds."""
+
+
+def scores(record: dict[str, Any]) -> Table:
+    """The final scores of a record's runs."""
+    table: Table = {}
+    for run in record["runs"]:
+        last = [evaluation["score"] for evaluation in run["evaluations"][-LAST:]]
+        name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
+        table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
+    return table
+
+
+def methods(table: Table) -> list[str]:
+    """All methods of a table, in the order in which they are found."""
+    return list(dict.fromkeys(name for row in table.values() for name in row))
+
+
+def markdown(table: Table, data: dict[str, float]) -> str:
+    """A row for each data set, the best of it in bold, and the mean over the sets that every method has."""
+    names = methods(table)
+    lines = [f"| | the data | {' | '.join(names)} |", "|" + "---|" * (len(names) + 2)]
+    for dataset, row in table.items():
+        best = max(statistics.fmean(found) for found in row.values())
+        lines.append(
+            f"| {dataset} | {data[dataset]:.1f} | {' | '.join(_cell(row.get(name), best) for name in names)} |"
+        )
+    full = [dataset for dataset, row in table.items() if row.keys() == set(names)]
+    means = (
+        [statistics.fmean(statistics.fmean(table[dataset][name]) for dataset in full) for name in names] if full else []
+    )
+    if means:
+        logged = statistics.fmean(data[dataset] for dataset in full)
+        lines.append(f"| mean of {len(full)} | {logged:.1f} | {' | '.join(f'{mean:.1f}' for mean in means)} |")
+    return "\n".join(lines)
+
+
+def _cell(found: list[float] | None, best: float) -> str:
+    if not found:
+        return "-"
+    mean = statistics.fmean(found)
+    text = f"{mean:.1f}" if len(found) == 1 else f"{mean:.1f} ({len(found)})"
+    return f"**{text}**" if mean == best else text
+
+
+def draw(table: Table, data: dict[str, float], path: Path) -> None:
+    """A line for each data set: the data's own score, and a dot for each method."""
+    from matplotlib.figure import Figure
+
+    places = {name: place for place, name in enumerate(reversed(table))}
+    figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(places)), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    own = [data[name] for name in places]
+    axes.scatter(own, range(len(own)), marker="|", s=130, color="#555555", label="the data")
+    for method in methods(table)[::-1]:  # the first is drawn last, on top
+        found = {
+            place: statistics.fmean(table[name][method]) for name, place in places.items() if method in table[name]
+        }
+        color = _COLORS.get(method, "#6b6b6b")
+        axes.scatter(list(found.values()), list(found), s=52, color=color, label=method, zorder=3)
+    axes.set_yticks(range(len(places)), list(places))
+    axes.set_xlabel("normalized score (0 random, 100 expert)")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(left=False)
+    axes.legend(frameon=False, ncols=8, loc="lower left", bbox_to_anchor=(-0.02, 1.0))
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Parse, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="a record of benchmarks/record.py")
+    parser.add_argument(
+        "--sets", type=Path, default=RESULTS / "d4rl_sets.json", help="what recipes/d4rl_sets.py wrote down"
+    )
+    parser.add_argument("--picture", type=Path, help="the picture to draw")
+    args = parser.parse_args()
+    table = scores(json.loads(args.record.read_text()))
+    known = json.loads(args.sets.read_text())["sets"]
+    data = {row["name"].removesuffix(_ENDING): row["score"] for row in known}
+    print(markdown(table, data))
+    if args.picture:
+        draw(table, data, args.picture)
+
+
+if __name__ == "__main__":
+    main()
