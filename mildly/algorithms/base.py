@@ -173,6 +173,11 @@ class Algorithm(Stateful, ABC):
                 )
             self.prepared[name] = torch.cat([rows, rows.new_full((1, *rows.shape[1:]), float("nan"))])
 
+    def begin_acting(self) -> None:
+        """Called before steps in which the learner acts itself and learns from what follows."""
+        if self.extras is not None:
+            self.extras.begin_acting()
+
     def _on_device(self, rows: Array) -> Tensor:
         tensor = torch.as_tensor(rows, device=self.device)
         return tensor.float() if tensor.is_floating_point() else tensor

@@ -18,7 +18,8 @@ The data show what each action was followed by, its discounted return G. By defa
 
     bc_weight     an anchor: the actor's loss has a cloning term as well, in units of how much G differs between the
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
-                  for the reason of its values, and the anchor must be strong.
+                  for the reason of its values, and the anchor must be strong. It is lifted where the learner acts
+                  itself: what an action brings is then tried, and need not be feared.
 """
 
 from __future__ import annotations
@@ -108,11 +109,12 @@ class AnchoredExtras(Extras):
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
-    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "level", "unit", "usual", "preferences"})
+    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "level", "unit", "usual", "preferences", "anchored"})
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
         """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
         self.config, self.gamma, self.values = config, gamma, values
+        self.anchored = isinstance(config, AnchoredExtras) and config.bc_weight > 0
         self.level = self.unit = self.usual = torch.zeros(())  # of returns, of their spread, of counts in the data
         self.preferences: Tensor | None = None
         """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
@@ -122,13 +124,12 @@ class ActorCriticExtras(Stateful):
     def start(self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device) -> dict[str, Tensor]:
         """Bring the values to the level of the data's returns; the columns in which returns are mixed, if asked for."""
         c = self.config
-        anchored = isinstance(c, AnchoredExtras) and c.bc_weight
-        if not (c.level_start or c.return_mix or c.bc_preference or anchored):
+        if not (c.level_start or c.return_mix or c.bc_preference or self.anchored):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = Returns.of(scaled, self.gamma, device)
         self.level = returns.level()
-        if c.bc_preference or anchored:
+        if c.bc_preference or self.anchored:
             self.unit = returns.spread(self._pieces(scaled))
         if c.level_start:
             for network in self.values:
@@ -182,6 +183,10 @@ class ActorCriticExtras(Stateful):
         if self.preferences is not None and len(batch.rows):
             losses = losses * self.preferences[batch.rows]
         return losses.mean()
+
+    def begin_acting(self) -> None:
+        """Lift the anchor."""
+        self.anchored = False
 
     def anchor(self, bc_loss: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         """The term of the actor's loss: a cloning loss in units of the spread of returns between episodes.

@@ -162,7 +162,7 @@ class SAC(Algorithm):
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
         min_q = values.amin(dim=0)
         loss = (self.alpha * drawn.log_prob - min_q).mean()
-        if self.config.extras.bc_weight:
+        if self.extras.anchored:
             loss = loss + self.extras.anchor(self.bc_loss(batch))
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}

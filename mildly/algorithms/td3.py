@@ -122,7 +122,7 @@ class TD3(Algorithm):
         actions = self.actor(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         loss = -values[0].mean()
-        if self.config.extras.bc_weight:
+        if self.extras.anchored:
             loss = loss + self.extras.anchor(self.bc_loss(batch))
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}

@@ -51,6 +51,6 @@ class TD3BC(TD3):
         weight = self.config.alpha / values[0].detach().abs().mean()
         squares = (actions - batch.actions).square()  # (batch, a)
         loss = squares.mean() - weight * values[0].mean()
-        if self.config.extras.bc_weight:
+        if self.extras.anchored:
             loss = loss + self.extras.anchor(self.bc_loss(batch), weight)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": squares.detach().sum(-1).mean()}

@@ -277,6 +277,7 @@ class Finetuning(Session):
         if actor.start(1) is not None:
             raise MildlyError(f"{self.plan.algorithm} cannot be fine-tuned online: its policy remembers its episode.")
         self.log = ExperienceFile(self._file(number), self._record())
+        self.algorithm.begin_acting()
         noise = stage.noise if isinstance(actor, DeterministicActor) else 0.0
         made = EnvironmentSource(
             self.algorithm,

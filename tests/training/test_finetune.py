@@ -627,6 +627,35 @@ def test_iql_goes_on_at_its_full_learning_rate() -> None:
     assert learner.actor_optimizer.param_groups[0]["lr"] == learner.config.actor_lr
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "td3-bc"])
+def test_the_anchor_is_lifted_where_the_learner_acts_and_stays_with_further_logs(name: str) -> None:
+    def actor_loss(weight: float, *, acting: bool) -> torch.Tensor:
+        learner = tiny(name, **{"extras.bc_weight": weight})
+        sampler = learner.batches(make_dataset())
+        learner.begin_finetuning()
+        if acting:
+            learner.begin_acting()
+        batch = sampler.sample(torch.Generator().manual_seed(0))
+        drawn = [learner.distribution(batch.observations).rsample(learner.generator)] if name == "sac" else []
+        return learner.actor_loss(batch, *drawn)[0].detach()
+
+    free = actor_loss(0.0, acting=False)
+    torch.testing.assert_close(actor_loss(0.5, acting=True), free, rtol=0, atol=0)
+    assert not torch.isclose(actor_loss(0.5, acting=False), free)
+
+
+def test_an_anchored_learner_is_told_that_it_acts(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    monkeypatch.setattr(ALGORITHMS["sac"], "begin_acting", lambda self: told.append(self))
+    run = trained("sac", tmp_path / "run")
+    finetune(run, dataset="pendulum-mixed", steps=5, quiet=True)
+    assert not told
+    online(run, steps=5)
+    assert len(told) == 1
+
+
 # The command
 
 
