@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ def write_card(solution: Solution, request: Request, data: Dataset, path: Path) 
     """Write the card as Markdown."""
     parts = [
         *_head(solution, request, data),
-        *_earnings(solution),
+        *_earnings(solution, data),
         *_belief(solution),
         *_training(solution, request),
         *_environment(solution, data),
@@ -63,7 +64,7 @@ def _head(solution: Solution, request: Request, data: Dataset) -> Iterator[str]:
     yield _table(("this policy", ""), rows)
 
 
-def _earnings(solution: Solution) -> Iterator[str]:
+def _earnings(solution: Solution, data: Dataset) -> Iterator[str]:
     choice = solution.choice
     yield "## What it would earn"
     rows = [("what the log did", f"{choice.log.value:.4g}", _interval(choice.log), "", "95 %")]
@@ -73,11 +74,24 @@ def _earnings(solution: Solution) -> Iterator[str]:
         rows.append((each.run, *cells))
     yield _table(("", "value", "95 % interval", "gain over the log", "covered"), rows)
     yield (
-        f"A value is the sum of rewards from the start of an episode, of which one that comes a step later counts "
-        f"{choice.gamma:g} times as much. All are estimated from the {choice.episodes:,} episodes that nobody was "
-        "trained on. *Covered* is the share of states in which the policy does what the log has seen done in like "
-        f"states; below {100 * COVERED:.0f} % nobody knows what follows, whatever the estimate says."
+        "A value is the sum of all rewards from the start of an episode on, where each counts "
+        f"{choice.gamma:g} times as much as the one before it. Where the log only stops watching, the sum goes on; "
+        f"where an episode ended for good, it ends.{_each_step(solution, data)} The {choice.episodes:,} episodes that "
+        "nobody was trained on tell what the log earned, and what the candidates would."
     )
+    yield (
+        "*Covered* is the share of states in which the policy does what the log has seen done in like states; below "
+        f"{100 * COVERED:.0f} % nobody knows what follows, whatever the estimate says."
+    )
+
+
+def _each_step(solution: Solution, data: Dataset) -> str:
+    """Values of a task that never ends, as people know them: what a step earns."""
+    choice = solution.choice
+    if np.asarray(data.terminated).any():
+        return ""
+    log, best = ((1 - choice.gamma) * one.value for one in (choice.log, choice.candidates[0].value))
+    return f" In rewards of a single step that is about {log:.3g} for the log and {best:.3g} for {solution.best}."
 
 
 def _belief(solution: Solution) -> Iterator[str]:
@@ -185,10 +199,10 @@ def _use(solution: Solution, data: Dataset) -> Iterator[str]:
     )
     place = str(solution.path)
     yield f"```python\nimport mildly\n\npolicy = mildly.load_policy({place!r})\npolicy.act({observation})\n```"
-    env = f" --env {data.meta.env_id}" if data.meta.env_id else " --env MODULE:ID"
+    command = f"mildly evaluate {shlex.quote(place)} --env {data.meta.env_id or 'MODULE:ID'}"
     yield (
-        f"With a simulator: `mildly evaluate {_plain(place)}{_plain(env)}`. The policy is `policy/` in this folder: "
-        "`policy.json` and `weights.safetensors`."
+        f"With a simulator: `{command}`. The policy itself is the folder `policy/`, two plain files. Everything else "
+        "tells how it came about."
     )
 
 
@@ -211,7 +225,8 @@ def _column(data: Dataset, field: str, i: int) -> str:
         low, high = space.low[i], space.high[i]
     else:
         low, high = (float(end(getattr(data, field)[:, i])) for end in (np.min, np.max))
-    return f"{_plain(data.column_name(i, field))} ({low:.4g} to {high:.4g})"
+    name = _plain(data.column_name(i, field).strip("'"))
+    return f"{name} ({low:.4g} to {high:.4g})"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -172,10 +172,6 @@ def plan_within(seconds: float, costs: Costs, workers: int = 1) -> StepPlan | No
             enough = middle
         else:
             beyond = middle
-    return StepPlan.of(_rounded(enough))
-
-
-def _rounded(steps: int) -> int:
-    """Two digits that people can read, not more than there are."""
-    unit = int(10 ** max(0, len(str(steps)) - 2))
-    return max(LEAST, steps // unit * unit)
+    unit = int(10 ** max(0, len(str(enough)) - 2))
+    rounded = StepPlan.of(enough // unit * unit)  # two digits, which people can read
+    return rounded if seconds_of(rounded, costs, workers) <= seconds else StepPlan.of(enough)
