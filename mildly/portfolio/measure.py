@@ -39,8 +39,8 @@ from mildly.run import Run, training_seconds
 _RESERVE = 0.85  # share of a budget that is planned for: a machine has other things to do
 _MEASURING = 0.05  # share of a budget that measuring may take
 _FEW = 10
-_ROUGHLY = 20  # steps that tell how many more can be measured
-_STEPS = (50, 2_000)  # that are measured, at least and at most
+_ROUGHLY = 10  # steps that tell how many more can be measured
+_STEPS = (30, 2_000)  # that are measured, at least and at most
 
 
 def measured_plan(
