@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -250,9 +251,10 @@ def _ending_well(folder: SolveFolder) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         yield
-    except Stopped as stopped:
+    except (Stopped, KeyboardInterrupt) as stopped:
+        number = stopped.exit_code - 128 if isinstance(stopped, Stopped) else signal.SIGINT
         again = f"mildly solve --resume {shlex.quote(str(folder.path))}"
-        raise Stopped(f"stopped; nothing is lost. Go on with: {again}", stopped.exit_code - 128) from stopped
+        raise Stopped(f"stopped; nothing is lost. Go on with: {again}", number) from stopped
     finally:
         torch.set_num_threads(threads)
 

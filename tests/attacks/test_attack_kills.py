@@ -174,9 +174,15 @@ def judging(*args: str) -> Case:
 def solving() -> Case:
     args = ["solve", "log.csv", "--steps", "8", "--groups", "3", "--no-check", "--out", "solved", "--workers", "1"]
     resumed = ["solve", "--resume", "solved", "--workers", "1"]
+
+    def but_for_speed(folder: Path) -> dict[str, Any]:
+        found = files(folder)
+        assert found.pop("solved/report.html")  # tells how many steps a second were made
+        return found
+
     return Case(
         lambda folder: resumed if (folder / "solved" / "solve.json").exists() else args,
-        files,
+        but_for_speed,
         prepare=lambda folder: shutil.copy2(MATERIALS / "log.csv", folder),
     )
 

@@ -23,7 +23,7 @@ def shortened(text: str) -> str:
     Minutes, which nobody has here, become a few steps in this very process.
     """
     least = {"--agent-steps ": 3000}
-    text = re.sub(r"--minutes \d+", "--steps 2 --workers 1", text)
+    text = re.sub(r"--minutes \d+", "--steps 2 --workers 1 --groups 3", text)
     text = re.sub(r"\bminutes=\d+", "steps=200, workers=1", text)
     return re.sub(
         r"((?:--steps|--agent-steps|--density-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",

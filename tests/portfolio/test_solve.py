@@ -16,6 +16,7 @@ from mildly.cli import main
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.select import pick_episodes
+from mildly.errors import Stopped
 from mildly.ope.evaluate import identity_of
 from mildly.portfolio.plan import LEARNERS, StepPlan
 from mildly.portfolio.solve import Solution
@@ -112,11 +113,11 @@ class Stopping:
 
 def test_what_was_stopped_goes_on_and_ends_like_what_was_left_alone(solved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped, match="mildly solve --resume solved"):
         mildly.solve(log(), out="solved", say=Stopping("rung 1"), **TINY)
     for moment in ("  iql:", "rung 2", "rung 3", "choosing", "group 2", "candidate 2"):
         assert not Path("solved/card.md").exists()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Stopped):
             mildly.resume_solve("solved", workers=1, say=Stopping(moment))
     mildly.resume_solve("solved", workers=1)
     assert left_in(tmp_path / "solved") == left_in(solved.path)
@@ -240,7 +241,7 @@ def test_data_that_training_would_go_wrong_on_are_refused_with_what_was_found(tm
 def test_a_log_that_has_changed_is_not_gone_on_with(tmp_path, refused, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log().save("log")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         mildly.solve("log", out="solved", say=Stopping("rung 1"), **TINY)
     make_dataset(rows=200, seed=1).save("other")
     Path("log").rename("old")
