@@ -31,12 +31,26 @@ from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.files import read_own_json, remove_leftovers, write_json
 from mildly.portfolio.plan import LEARNERS, StepPlan
-from mildly.run import OtherFormat, Run, check_format
+from mildly.run import OtherFormat, Run, check_format, is_number, is_step
 from mildly.versions import versions
 
 FORMAT = 1
 _REQUEST, _RUNGS, _EVALUATION = "solve.json", "rungs.json", "evaluation.json"
-_TYPES = {"reading": dict, "name": str, "fingerprint": str, "copied": bool, "seed": int, "groups": int, "by": str}
+_TYPES: Mapping[str, Any] = {
+    "dataset": str | None,
+    "reading": dict,
+    "name": str,
+    "fingerprint": str,
+    "copied": bool,
+    "minutes": float | int | None,
+    "seed": int,
+    "holdout": float | int,
+    "gamma": float | int,
+    "by": str,
+    "groups": int,
+    "labels": list | None,
+    "said": list,
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,8 @@ class SolveFolder:
             for name, kind in _TYPES.items():
                 if not isinstance(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")
+            if not all(map(is_number, given["labels"] or [])):
+                raise TypeError("labels are no numbers")
             plan = given.pop("plan")
             return Request(**given, plan=None if plan is None else StepPlan.from_json(plan))
         except OtherFormat:
@@ -140,10 +156,13 @@ class SolveFolder:
             return []
         try:
             told = [Told(**each) for each in read_own_json(path)["rungs"]]
-            if not all(set(each.kept) <= LEARNERS.keys() for each in told):
-                raise ValueError("candidates that there are not")
+            for each in told:
+                names = {*each.kept, *each.values, *each.failed}
+                known = all(one["value"] is None or is_number(one["value"]) for one in each.values.values())
+                if not (names <= LEARNERS.keys() and each.kept and known and is_step(each.steps)):
+                    raise ValueError("a rung that cannot have been")
             return told
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 
     def write_rungs(self, told: list[Told]) -> None:
@@ -154,7 +173,10 @@ class SolveFolder:
         """The returns of each candidate in an environment; empty where nobody asked."""
         path = self.path / _EVALUATION
         try:
-            return {name: list(found) for name, found in read_own_json(path).items()} if path.exists() else {}
+            found = read_own_json(path) if path.exists() else {}
+            if not all(name in LEARNERS and all(map(is_number, returns)) for name, returns in found.items()):
+                raise ValueError("returns that are no numbers")
+            return found
         except (OSError, ValueError, TypeError) as error:
             raise MildlyError(f"{path}: damaged ({error}).") from error
 

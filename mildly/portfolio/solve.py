@@ -166,8 +166,7 @@ def _work(
 ) -> Solution:
     data, source = folder.data(request, given)
     workers = workers or min(available_cores(), len(LEARNERS))
-    if episodes:
-        _check_environment(data)
+    _check(request, data, evaluate=episodes > 0)  # what a file asks for is checked, too
     plan = request.plan
     if plan is None:
         plan = measured_plan(folder, request, data, source, workers, began, say)
@@ -206,12 +205,7 @@ def _check(request: Request, data: Dataset, evaluate: bool) -> None:
     if request.seed < 0:
         raise MildlyError(f"seed must be at least 0, got {request.seed}.")
     group(data, request.by, request.groups, request.seed, request.grading()["labels"])
-    if evaluate:
-        _check_environment(data)
-
-
-def _check_environment(data: Dataset) -> None:
-    if data.meta.env_id is None:
+    if evaluate and data.meta.env_id is None:
         raise MildlyError(f"'{data.meta.name}' names no environment, so that --evaluate has none. Leave it out.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -249,10 +250,25 @@ def test_a_log_that_has_changed_is_not_gone_on_with(tmp_path, refused, monkeypat
     refused(lambda: mildly.resume_solve("solved"), "is not the log that this was begun with")
 
 
-def test_a_damaged_plan_is_told(tmp_path, refused, solved):
-    text = (solved.path / "solve.json").read_text()
-    (tmp_path / "solve.json").write_text(text.replace('"seed": 0', '"seed": 1'))
-    refused(lambda: mildly.resume_solve(tmp_path), "solve.json: damaged")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("solve.json", {"seed": "0"}),
+        ("solve.json", {"labels": ["a"]}),
+        ("solve.json", {"plan": {"rungs": []}}),
+        ("solve.json", {"format": 99}),
+        ("rungs.json", {"rungs": [{"steps": 1, "values": {}, "failed": {}, "kept": ["../.."]}]}),
+        ("rungs.json", {"rungs": [{"steps": 1, "values": {"iql": 3}, "failed": {}, "kept": ["iql"]}]}),
+        ("evaluation.json", {"iql": ["much"]}),
+    ],
+)
+def test_files_that_cannot_be_ours_are_told(solved, tmp_path, refused, name, changes):
+    shutil.copytree(solved.path, tmp_path / "solved")
+    path = tmp_path / "solved" / name
+    values = json.loads(path.read_text()) if path.exists() else {}
+    values.pop("digest", None)
+    path.write_text(json.dumps(values | changes))
+    refused(lambda: mildly.resume_solve(tmp_path / "solved", workers=1), f"{name}: ")
 
 
 def test_a_budget_that_is_too_small_says_which_is_enough_and_leaves_nothing(tmp_path, refused):
