@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from mildly.portfolio.solve import Solution
 
 _COLUMNS = 40  # of a log that are listed
+_ESTIMATORS = {
+    "fqe": "fitted Q evaluation",
+    "wis": "weighted importance sampling",
+    "dr": "doubly robust: both together",
+}
 _DEPLOY = (
     "The log supports putting {best} in place of what was done so far. It is an estimate all the same: begin in small "
     "steps, beside what you do now, and compare what it earns."
@@ -105,7 +110,7 @@ def _belief(solution: Solution) -> Iterator[str]:
         )
         rows = [
             (
-                name,
+                f"{name} ({_ESTIMATORS[name]})" if name in _ESTIMATORS else name,
                 f"{one.error:.3g}",
                 f"{one.rank_correlation:.2f}",
                 f"{one.weight:.2f}",
@@ -114,7 +119,12 @@ def _belief(solution: Solution) -> Iterator[str]:
             for name, one in grading.grades.items()
         ]
         rows.append(("guessing", f"{grading.guess_error:.3g}", "", "", ""))
-        yield _table(("estimator", "off by", "rank correlation", "weight above", ""), rows)
+        yield _table(("estimator", "off by", "rank correlation", "weight", "on this log"), rows)
+        yield (
+            "*Guessing* is to say that a group earned what the others did. An estimator passes that is off by less and "
+            "tells better groups from worse (a rank correlation of 1 is perfect, 0 is chance); what fails has no weight "
+            "in the values above."
+        )
         yield _plain(grading.verdict())
     doubts = [f"{each.run}: {doubt}" for each in choice.candidates for doubt in each.value.doubts]
     if doubts:
@@ -126,7 +136,8 @@ def _training(solution: Solution, request: Request) -> Iterator[str]:
     yield "## How it was found"
     yield (
         f"{len(LEARNERS)} candidates were trained by successive halving: after each rung those went on that fitted Q "
-        "evaluation (fqe) on the held-out episodes put first. The choice above is among the finalists."
+        "evaluation (fqe) on the held-out episodes put first. Its values are below, of candidates as they were then; the "
+        "choice above is among the finalists."
     )
     head = ["candidate", "", *(f"step {told.steps:,}" for told in solution.rungs)]
     rows = []

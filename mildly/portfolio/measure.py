@@ -57,22 +57,25 @@ def measured_plan(
         shutil.rmtree(scratch, ignore_errors=True)
     spent = time.monotonic() - began
     plan = plan_within(_RESERVE * budget - spent, costs, workers)
+    least = StepPlan.of(LEAST)
+    say(_prices(plan or least, costs, workers))
     if plan is None:
-        least = StepPlan.of(LEAST)
         enough = math.ceil((spent + seconds_of(least, costs, workers)) / _RESERVE / 60 + 0.5)
         folder.forget()
         raise MildlyError(
             f"{request.minutes:g} minutes are too few for '{request.name}' on this machine: even a last rung of "
             f"{LEAST:,} steps takes longer. --minutes {enough} is enough."
         )
-    say(_prices(plan, costs, workers))
     return plan
 
 
 def _prices(plan: StepPlan, costs: Costs, workers: int) -> str:
     paces = ", ".join(f"{name} {1000 * pace.step:.3g}" for name, pace in costs.train.items())
-    minutes = seconds_of(plan, costs, workers) / 60
-    return f"milliseconds a step: {paces}, fqe {1000 * costs.fit.step:.3g}; the plan takes about {minutes:.1f} minutes"
+    minutes, last = seconds_of(plan, costs, workers) / 60, plan.rungs[-1].steps
+    return (
+        f"milliseconds a step: {paces}, fqe {1000 * costs.fit.step:.3g}; a last rung of {last:,} steps, with all "
+        f"before and after it, takes about {minutes:.1f} minutes"
+    )
 
 
 def measure(request: Request, data: Dataset, source: str, scratch: Path, seconds: float, workers: int) -> Costs:
