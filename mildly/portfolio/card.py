@@ -122,8 +122,8 @@ def _belief(solution: Solution) -> Iterator[str]:
         yield _table(("estimator", "off by", "rank correlation", "weight", "on this log"), rows)
         yield (
             "*Guessing* is to say that a group earned what the others did. An estimator passes that is off by less and "
-            "tells better groups from worse (a rank correlation of 1 is perfect, 0 is chance); what fails has no weight "
-            "in the values above."
+            "tells better groups from worse (a rank correlation of 1 is perfect, 0 is chance). What fails has no "
+            "weight in the values above."
         )
         yield _plain(grading.verdict())
     doubts = [f"{each.run}: {doubt}" for each in choice.candidates for doubt in each.value.doubts]
@@ -136,8 +136,8 @@ def _training(solution: Solution, request: Request) -> Iterator[str]:
     yield "## How it was found"
     yield (
         f"{len(LEARNERS)} candidates were trained by successive halving: after each rung those went on that fitted Q "
-        "evaluation (fqe) on the held-out episodes put first. Its values are below, of candidates as they were then; the "
-        "choice above is among the finalists."
+        "evaluation (fqe) on the held-out episodes put first. Its values are below, of candidates as they were then. "
+        "The choice above is among the finalists."
     )
     head = ["candidate", "", *(f"step {told.steps:,}" for told in solution.rungs)]
     rows = []
