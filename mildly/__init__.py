@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mildly.observation_space import UnseenError as UnseenError, UnseenWarning as UnseenWarning
     from mildly.ope.choose import choose as choose
     from mildly.policy import Policy as Policy, load_policy as load_policy
+    from mildly.portfolio.solve import resume_solve as resume_solve, solve as solve
     from mildly.training.finetune import finetune as finetune
     from mildly.training.offline import resume as resume, train as train
 
@@ -45,6 +46,8 @@ _HOMES = {
     "load_policy": "mildly.policy",
     "register": "mildly.extend",
     "resume": "mildly.training.offline",
+    "resume_solve": "mildly.portfolio.solve",
+    "solve": "mildly.portfolio.solve",
     "train": "mildly.training.offline",
 }
 __all__ = [*_HOMES, "__version__"]

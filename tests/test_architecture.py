@@ -33,7 +33,7 @@ LAYERS = (
     ("collect", "ope"),
     ("experiments",),
     ("report",),
-    ("paper",),
+    ("paper", "portfolio"),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -14,6 +14,7 @@ from mildly.errors import MildlyError, tell, unknown_name
 from mildly.training.signals import stop_signals
 
 COMMANDS = {
+    "solve": "from a log to a verdict in one command: check, train, choose, a model card",
     "train": "train a policy on logged data, or resume a training",
     "finetune": "go on with a trained run: online, or with further logs",
     "sweep": "train every combination that a file lists, on all cores or a cluster",

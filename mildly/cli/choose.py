@@ -74,13 +74,14 @@ def main(args: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(found.to_json()))
     else:
-        _print(found)
+        print_choice(found)
     if options.page is not None:
         tell(f"written: {write_choice(found, options.page)}")
     return 0
 
 
-def _print(found: Choice) -> None:
+def print_choice(found: Choice) -> None:
+    """The ranking, the grades in a sentence, and the verdict."""
     out = console()
     out.print(f"{found.dataset}: discounted returns (gamma {found.gamma:g}) from {found.episodes:,} episodes' starts\n")
     rows = table("", "value", "95 % interval", "gain over the log", "covered")

@@ -90,6 +90,7 @@ def choose(
     grade: bool = True,
     groups: int = 5,
     by: str = "time",
+    labels: Array | None = None,
     settings: Settings = QUICK,
     out: str | os.PathLike[str] | None = None,
     say: Say = silent,
@@ -102,7 +103,8 @@ def choose(
         gamma: the discount factor; by default the runs' own.
         grade: grade the estimators on the log first; otherwise fqe alone is believed.
         groups: groups of the grading.
-        by: how the grading groups episodes, `time` or `cluster`.
+        by: how the grading groups episodes: `time`, `cluster`, or what the labels are called.
+        labels: a value for each episode, where groups are those of equal ones.
         settings: how much work an estimate takes.
         out: a folder to keep fits in, so that an interrupted call goes on where it was; otherwise nothing is kept.
         say: hears of progress.
@@ -119,8 +121,16 @@ def choose(
     with kept_in(out) as folder:
         grading = None
         if grade:
-            place = folder / "grade"
-            grading = grade_log(data, by=by, groups=groups, gamma=gamma, settings=settings, out=place, say=say)
+            grading = grade_log(
+                data,
+                by=by,
+                groups=groups,
+                labels=labels,
+                gamma=gamma,
+                settings=settings,
+                out=folder / "grade",
+                say=say,
+            )
         weights = {"fqe": 1.0} if grading is None or grading.alike else _weights(grading)
         log, found = _judged(policies, judging, gamma, weights, settings, folder, say)
     ranked = sorted(found, key=lambda each: -each.value.value if math.isfinite(each.value.value) else math.inf)

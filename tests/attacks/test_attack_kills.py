@@ -171,6 +171,22 @@ def judging(*args: str) -> Case:
     return same_command(*args, *log, prepare=lambda folder: copy("runs", folder))
 
 
+def solving() -> Case:
+    args = ["solve", "log.csv", "--steps", "8", "--groups", "3", "--no-check", "--out", "solved", "--workers", "1"]
+    resumed = ["solve", "--resume", "solved", "--workers", "1"]
+
+    def but_for_speed(folder: Path) -> dict[str, Any]:
+        found = files(folder)
+        assert found.pop("solved/report.html")  # tells how many steps a second were made
+        return found
+
+    return Case(
+        lambda folder: resumed if (folder / "solved" / "solve.json").exists() else args,
+        but_for_speed,
+        prepare=lambda folder: shutil.copy2(MATERIALS / "log.csv", folder),
+    )
+
+
 KILLS: dict[str, tuple[int, Case]] = {
     **{f"train {name}": (18, training(name)) for name in ALGORITHMS},
     "train mcq with phases": (20, training("mcq", **PHASES)),
@@ -180,6 +196,7 @@ KILLS: dict[str, tuple[int, Case]] = {
     "model fit": (8, model()),
     "ope": (6, judging("ope", "runs/bc")),
     "choose": (6, judging("choose", "runs/bc", "runs/mcq", "--groups", "3", "-o", "page.html")),
+    "solve": (12, solving()),
     "sweep": (12, sweep("command")),
     "sweep's workers": (10, sweep("worker")),
     "sweep with its workers": (8, sweep("all")),

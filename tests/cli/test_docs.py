@@ -18,8 +18,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def shortened(text: str) -> str:
-    """A hundredth of the steps that the page shows, in commands and in Python; an agent needs some thousands."""
+    """A hundredth of the steps that the page shows, in commands and in Python; an agent needs some thousands.
+
+    Minutes, which nobody has here, become a few steps in this very process.
+    """
     least = {"--agent-steps ": 3000}
+    text = re.sub(r"--minutes \d+", "--steps 2 --workers 1 --groups 3", text)
+    text = re.sub(r"\bminutes=\d+", "steps=200, workers=1", text)
     return re.sub(
         r"((?:--steps|--agent-steps|--density-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",
         lambda match: f"{match[1]}{max(int(match[2].replace('_', '')) // 100, least.get(match[1], 1))}",
