@@ -106,7 +106,7 @@ def summary(rows: Mapping[str, Any]) -> dict[str, Any]:
     real = np.array([row["truth"]["value"] for row in rows.values()])
     noise = np.array([1.96 * row["truth"]["standard_error"] for row in rows.values()])
     found = {}
-    for name in ESTIMATORS:
+    for name in next(iter(rows.values()))["estimates"]:
         given = [row["estimates"][name] for row in rows.values()]
         values = np.array([one["value"] for one in given])
         half = np.array([(one["high"] - one["low"]) / 2 for one in given])
