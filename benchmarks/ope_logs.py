@@ -2,7 +2,8 @@
 
 - `pendulum-mixed`, `pendulum-poor` (its worse half): hand-made controllers, from balancing to working against it.
 - `hopper-mixed`, `hopper-ladder`, `halfcheetah-ladder`, `walker2d-ladder`: snapshots of a training and trained agents.
-  The log of a ladder is a third each of the re-collected sets random, medium and expert, in whole episodes.
+  The log of a ladder has six parts of about 10,000 steps: whole episodes of the re-collected sets random, medium and
+  expert, and episodes of three of the snapshots. The others that are judged have never acted in it.
 - `building`, `tank`, `vehicle`: the messy logs of `recipes/messy_logs.py`, repaired as the guide says; linear clones of
   better and worse episodes.
 """
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from own_logs import messy_logs, prepare
 
-from mildly.collect.rollouts import ArrayPolicy
-from mildly.data.dataset import FIELDS, Array, Dataset
+from mildly.collect.rollouts import ArrayPolicy, collect, concatenate
+from mildly.data.dataset import Array, Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.select import best_episodes, pick_episodes
 from mildly.environments import action_space_of, make_env
@@ -31,7 +32,7 @@ BANDWIDTH = 0.1
 SWINGS = {"rest": 0.0, "swing 0.05": 0.05, "swing 0.2": 0.2, "swing 0.5": 0.5, "against": -0.5, "push": 9.0}
 SNAPSHOTS = ("trpo-snap-000", "trpo-snap-020", "trpo-snap-040", "trpo-snap-080", "trpo-snap-200")
 AGENTS = ("d4rl-medium-v2", "zoo-trpo", "zoo-tqc")
-PARTS, ROWS = ("random", "medium", "expert"), 20_000
+SETS, LOGGED, ROWS = ("random", "medium", "expert"), SNAPSHOTS[1:4], 10_000
 PLANTS = ("building", "tank", "vehicle")
 LOGS = (
     *("pendulum-mixed", "hopper-ladder", "halfcheetah-ladder", "walker2d-ladder"),
@@ -78,24 +79,27 @@ def open_log(name: str, sets: Path, policies: Path, work: Path) -> Log:
         made = linear_clones(data)
         play: Callable[[Act, int], Iterator[float]] = partial(play_plant, name, data)
     else:
-        data, labels = parts(task, sets) if name.endswith("ladder") else (load_dataset(f"{task}-mixed"), None)
+        data, labels = parts(task, sets, policies) if name.endswith("ladder") else (load_dataset(f"{task}-mixed"), None)
         data = worse_half(data) if name.endswith("poor") else data
         made, play = ladder(task, policies), partial(play_env, str(data.meta.env_id))
     return Log(data, GAMMAS.get(task, 0.99), made, play, labels)
 
 
-def parts(task: str, sets: Path) -> tuple[Dataset, Array]:
-    """Random, medium and expert episodes, one after the other, and which of these each episode is."""
+def parts(task: str, sets: Path, policies: Path) -> tuple[Dataset, Array]:
+    """Episodes of sets and of snapshots, one part after the other, and which of these each episode is."""
     chosen = []
-    for part in PARTS:
+    for part in SETS:
         whole = load_dataset(sets / f"{task}-{part}-recollected")
         lengths = np.diff(whole.episode_ends(), prepend=0)
         order = np.random.default_rng(0).permutation(len(lengths))
         count = int(np.searchsorted(np.cumsum(lengths[order]), ROWS)) + 1
         chosen.append(pick_episodes(whole, np.sort(order[:count])))
-    columns = {name: np.concatenate([np.asarray(getattr(part, name)) for part in chosen]) for name in FIELDS}
-    data = Dataset.from_arrays(**columns, meta=dataclasses.replace(chosen[0].meta, name=f"{task}-ladder", notes=()))
-    return data, np.repeat(np.arange(len(PARTS)), [len(part.episode_ends()) for part in chosen])
+    meta = dataclasses.replace(chosen[0].meta, name=f"{task}-ladder", notes=())
+    for part in LOGGED:
+        policy = ArrayPolicy(policies / f"{task}_{part}.npz", deterministic=False)
+        chosen.append(collect(str(meta.env_id), policy, ROWS, meta))
+    labels = np.repeat(np.arange(len(chosen)), [len(part.episode_ends()) for part in chosen])
+    return concatenate(chosen, meta), labels
 
 
 def worse_half(data: Dataset) -> Dataset:

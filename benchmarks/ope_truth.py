@@ -34,7 +34,7 @@ from mildly.ope.settings import Settings
 from mildly.run import versions
 
 SMALL = Settings(steps=3000, density_steps=500, hidden_dims=(32, 32))
-LARGE = Settings(steps=4000, density_steps=1000, hidden_dims=(64, 64))
+LARGE = Settings(steps=5000, density_steps=1000, hidden_dims=(64, 64))
 ROBOTS = ("hopper", "halfcheetah", "walker2d")
 
 
