@@ -5,9 +5,9 @@ r"""Is self-grading honest? The regret of the estimator that it picks, beside th
         -o benchmarks/results/ope_grades.json
 
 Every log of `ope_logs.py` is graded as `mildly ope grade` does, without a look at the truth: by the parts that it is
-made of, where it is, otherwise by clusters of episodes that do alike. The record of `ope_truth.py` then tells what
-would have been lost by choosing with each estimator: its regret at 1, as a share of what the best policy of the ladder
-earns more than the worst. What is recorded already is not made again.
+made of (two at a time), where it is, otherwise by clusters of episodes that do alike. The record of `ope_truth.py`
+then tells what would have been lost by choosing with each estimator: its regret at 1, as a share of what the best
+policy of the ladder earns more than the worst. What is recorded already is not made again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mildly.files import atomic_write
 from mildly.ope.grade import Grading, grade
 from mildly.run import versions
 
-GROUPS = 4
+GROUPS = 3
 
 
 def graded(name: str, args: argparse.Namespace) -> tuple[Grading, float]:
@@ -37,8 +37,9 @@ def graded(name: str, args: argparse.Namespace) -> tuple[Grading, float]:
     log, start = open_log(name, args.sets, args.policies, args.work), time.process_time()
     settings = settings_of(name)
     settings = dataclasses.replace(settings, steps=settings.steps // 2)
-    by = "cluster" if log.labels is None else "part"
-    found = grade(log.data, by=by, groups=GROUPS, labels=log.labels, gamma=log.gamma, settings=settings)
+    labels = None if log.labels is None else log.labels * GROUPS // (log.labels.max() + 1)
+    by = "cluster" if labels is None else "part"
+    found = grade(log.data, by=by, groups=GROUPS, labels=labels, gamma=log.gamma, settings=settings)
     return found, time.process_time() - start
 
 
