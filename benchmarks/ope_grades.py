@@ -29,7 +29,7 @@ from mildly.files import atomic_write
 from mildly.ope.grade import Grading, grade
 from mildly.run import versions
 
-GROUPS = 3
+CLUSTERS, PARTS = 4, 3
 
 
 def graded(name: str, args: argparse.Namespace) -> tuple[Grading, float]:
@@ -37,9 +37,9 @@ def graded(name: str, args: argparse.Namespace) -> tuple[Grading, float]:
     log, start = open_log(name, args.sets, args.policies, args.work), time.process_time()
     settings = settings_of(name)
     settings = dataclasses.replace(settings, steps=settings.steps // 2)
-    labels = None if log.labels is None else log.labels * GROUPS // (log.labels.max() + 1)
+    labels = None if log.labels is None else log.labels * PARTS // (log.labels.max() + 1)
     by = "cluster" if labels is None else "part"
-    found = grade(log.data, by=by, groups=GROUPS, labels=labels, gamma=log.gamma, settings=settings)
+    found = grade(log.data, by=by, groups=CLUSTERS, labels=labels, gamma=log.gamma, settings=settings)
     return found, time.process_time() - start
 
 
