@@ -35,8 +35,9 @@ class Options:
     """A run's folder, or a policy's."""
     dataset: Annotated[str, Arg(metavar="SET")]
     """The log that it was trained on, whose episodes held out by 'train --holdout' are judged by; or another one."""
-    estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis")
-    """Which: fqe (fitted Q evaluation), wis (weighted importance sampling), dr (doubly robust, both together)."""
+    estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis", "model")
+    """Which: fqe (fitted Q evaluation), wis (weighted importance sampling), dr (doubly robust, both together), model
+    (rollouts in a model that is learned from the log)."""
     gamma: float | None = None
     """Discount factor; by default the run's own, or 0.99."""
     stochastic: Annotated[bool, Mark.NO_NEGATIVE] = False
@@ -60,7 +61,7 @@ class GradeOptions:
     """How it falls into groups: by time, by what episodes do, or by a column of the log."""
     groups: int = 5
     """How many groups of time, or clusters."""
-    estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis")
+    estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis", "model")
     """Which estimators to grade."""
     gamma: float = 0.99
     """Discount factor."""

@@ -89,11 +89,11 @@ class DynamicsEnsemble:
 
     @torch.no_grad()
     def predict(self, states: Tensor, actions: Tensor) -> Prediction:
-        """What every member expects of n states, (n, o), and actions, (n, a)."""
+        """What every member expects of n states, (n, o), and actions, (n, a); or of its own ones, (members, n, ...)."""
         net = self.networks.gaussians
         inputs = net.inputs(states, actions)
-        at_once = _ROWS_AT_ONCE if inputs.device.type == "cpu" else max(len(inputs), 1)
-        parts = [net(rows) for rows in torch.split(inputs, at_once)]
+        at_once = _ROWS_AT_ONCE if inputs.device.type == "cpu" else max(inputs.shape[-2], 1)
+        parts = [net(rows) for rows in torch.split(inputs, at_once, dim=-2)]
         mean, log_var = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         means = mean * net.target_std + net.target_mean
         means[..., :-1] += states

@@ -17,16 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from mildly.algorithms.fit_dynamics import FitDynamics
 from mildly.data.dataset import Array, Dataset
 from mildly.data.findings import lacks_reward
 from mildly.data.returns import discounted_returns
+from mildly.dynamics import DynamicsEnsemble
 from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.statistics import Pool
 from mildly.ope.density import Density, DensityConfig
 from mildly.ope.fit import Say, fit
 from mildly.ope.fqe import FQE, FQEConfig
 from mildly.ope.importance import Floats, Paths, Weights, doubly_robust, weighted_return
-from mildly.ope.judged import Judged, NoDensity
+from mildly.ope.judged import Judged, JudgedPolicy, NoDensity
+from mildly.ope.rollouts import model_config, roll_out
 from mildly.ope.settings import Settings
 from mildly.state import stream_seed
 
@@ -35,8 +38,9 @@ _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9
 """Student's t at 97.5 %, by degrees of freedom; between two of them, that of the fewer."""
 _FEW = 10.0  # effective episodes below which weights say little
 _HEAVY = 0.5  # share of the weight on the heaviest hundredth
+_LEFT = 0.5  # share of the rollouts that leave what the data have seen
 _DRIFT = 0.1  # of the value: a fit that still moves by more has not converged
-_SHARED = ("counts", "paths", "behavior_log_prob")  # by problems of several policies
+_SHARED = ("counts", "paths", "behavior_log_prob", "model")  # by problems of several policies
 _STEPS_LEFT = 0.2  # the last part of a fit, in which it should stand still
 
 
@@ -98,6 +102,14 @@ class Problem:
         density = Density(config, self.data.observation_size, self.data.action_size, seed=self.settings.seed)
         self._fit(density, "density", config, self.settings.density_steps, {})
         return density.log_prob(self.data.observations, self.data.actions)
+
+    @cached_property
+    def model(self) -> DynamicsEnsemble:
+        """What follows a state and an action, learned from the data."""
+        config = model_config(len(self.data), self.settings.hidden_dims, self.settings.steps)
+        fitting = FitDynamics(config, self.data.observation_size, self.data.action_size, seed=self.settings.seed)
+        self._fit(fitting, "model", config, self.settings.steps, {})
+        return fitting.dynamics.ensemble()
 
     @cached_property
     def paths(self) -> Paths:
@@ -197,8 +209,32 @@ def doubly_robust_q(problem: Problem) -> Estimate:
     return _of_draws(drawn, *_of_weights(problem))
 
 
+def model_rollouts(problem: Problem) -> Estimate:
+    """The policy rolled out in a learned model; each bootstrap draw of the starts in one member, by turns."""
+    model, judged = problem.model, problem.judged
+    if isinstance(judged, JudgedPolicy):  # which acts once in each state
+        judged = dataclasses.replace(judged, draws=1)
+    rolled = roll_out(model, judged, problem.data, problem.gamma, problem.settings.seed)
+    counts = problem.counts[:, rolled.episodes]
+    member = np.arange(len(counts)) % len(rolled.values)
+    drawn = (counts * rolled.values[member]).sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    drawn[0] = rolled.values.mean()
+    facts = {
+        "left the data's range": rolled.left,
+        "spread of members": float(rolled.values.mean(axis=1).std(ddof=1)),
+        "error of a step": math.sqrt(float(model.held_out_errors.mean())),
+    }
+    doubts = (f"{100 * rolled.left:.0f} % of the rollouts leave what the data have seen",)
+    return _of_draws(drawn, facts, doubts if rolled.left > _LEFT else ())
+
+
 Estimator = Callable[[Problem], Estimate]
-ESTIMATORS: dict[str, Estimator] = {"fqe": fitted_q, "dr": doubly_robust_q, "wis": weighted_importance}
+ESTIMATORS: dict[str, Estimator] = {
+    "fqe": fitted_q,
+    "dr": doubly_robust_q,
+    "wis": weighted_importance,
+    "model": model_rollouts,
+}
 """The estimators there are, by the names that tables use."""
 
 

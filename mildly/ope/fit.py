@@ -49,7 +49,8 @@ def fit(
     with run.locked(), stop_requests() as stop:
         run.check_own()
         trainer.restore()
-        trainer.train(_Progress(folder.name, steps, say), stop)
+        if not trainer.complete:  # a fit may end before its steps
+            trainer.train(_Progress(folder.name, steps, say), stop)
     if stop:
         raise Stopped(f"stopped at step {trainer.step} of {steps} of {folder}; a checkpoint is written.", stop[0])
     return run.metrics()

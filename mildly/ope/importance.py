@@ -42,14 +42,10 @@ class Paths(NamedTuple):
     @classmethod
     def of(cls, data: Dataset, gamma: float) -> Paths:
         """The paths up to where the discount leaves next to nothing."""
-        horizon = _MOST_STEPS if gamma >= 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log(gamma)) if gamma else 1
         first = {segment.start: segment for segment in data.segments()}
         stretches = [first[episode.start] for episode in data.episodes()]
         lengths = np.array([stretch.stop - stretch.start for stretch in stretches])
-        starts, kept = (
-            np.array([stretch.start for stretch in stretches]),
-            np.minimum(lengths, min(horizon, _MOST_STEPS)),
-        )
+        starts, kept = np.array([stretch.start for stretch in stretches]), np.minimum(lengths, horizon(gamma))
         steps = np.arange(kept.max())
         there = steps < kept[:, None]
         ended = np.asarray(data.terminated)[starts + kept - 1]
@@ -110,6 +106,13 @@ def doubly_robust(weights: Weights, errors: Floats, start_values: Floats, gamma:
     """dr, (draws,), for the values' errors r + gamma V^(s') - Q^(s, a), (episodes, steps), and V^(s_0), (episodes,)."""
     mended = ((counts @ (weights.values * errors)) / weights.shares(counts)) @ discounts(gamma, errors.shape[1])
     return np.asarray(counts @ start_values / counts.sum(axis=1) + mended)
+
+
+def horizon(gamma: float) -> int:
+    """Steps behind which the discount leaves next to nothing."""
+    if gamma == 0:
+        return 1
+    return _MOST_STEPS if gamma >= 1 else min(math.ceil(math.log(_NEGLIGIBLE) / math.log(gamma)), _MOST_STEPS)
 
 
 def discounts(gamma: float, steps: int) -> Floats:

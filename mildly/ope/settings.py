@@ -12,11 +12,11 @@ class Settings:
     """Work: how much an estimate takes."""
 
     steps: int = 20_000
-    """Gradient steps of fitted Q evaluation."""
+    """Gradient steps of fitted Q evaluation, and at most of a model for rollouts."""
     density_steps: int = 5_000
     """Gradient steps of the density of the data's actions, and of a clone."""
     hidden_dims: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the critics."""
+    """Widths of the hidden layers of the critics, and of a model for rollouts."""
     clip: float = 10.0
     """A step's importance ratio is at most this."""
     replications: int = 400

@@ -42,6 +42,15 @@ def test_many_rows_are_predicted_as_each_alone(model: DynamicsEnsemble, monkeypa
         torch.testing.assert_close(one, other)
 
 
+def test_every_member_can_be_asked_of_states_of_its_own(model: DynamicsEnsemble) -> None:
+    own = torch.stack([STATES + i for i in range(4)])
+    means, stds = model.predict(own, ACTIONS.expand(4, -1, -1))
+    for i in range(4):
+        alone = model.predict(own[i], ACTIONS)
+        torch.testing.assert_close(means[i], alone.means[i])
+        torch.testing.assert_close(stds[i], alone.stds[i])
+
+
 def test_uncertainty_is_the_largest_norm_over_all_members_by_hand(model: DynamicsEnsemble) -> None:
     stds = torch.tensor([[[0.3, 0.4, 0.0]], [[0.0, 0.0, 0.2]], [[0.1, 0.1, 0.1]], [[0.0, 1.2, 0.5]]])
     scales = model.networks.gaussians.target_std

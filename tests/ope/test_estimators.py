@@ -137,7 +137,7 @@ def test_a_policy_is_judged_by_one_command(saved, capsys):
     policy, log = saved
     assert main(["ope", policy, "--dataset", log, *SHORT]) == 0
     out = capsys.readouterr().out
-    for word in ("fqe", "dr", "wis", "the log", "its clone", "discounted", "gamma 0.99", "Coverage", "kernel"):
+    for word in ("fqe", "dr", "wis", "model", "the log", "its clone", "discounted", "gamma 0.99", "Coverage", "kernel"):
         assert word in out
 
 
@@ -152,7 +152,7 @@ def test_json_holds_every_number_and_a_kept_fit_is_not_made_again(saved, tmp_pat
     assert "fqe: 20 steps" in first.err
     assert "steps" not in again.err
     found = json.loads(first.out)
-    assert found["estimates"].keys() == {"fqe", "dr", "wis"}
+    assert found["estimates"].keys() == {"fqe", "dr", "wis", "model"}
     assert found["density"] == "its own"
     assert found["anchors"]["the log"]["facts"]["episodes"] == 12
 
