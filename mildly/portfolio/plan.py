@@ -19,7 +19,7 @@ LEAST = 1_000
 """Steps of the last rung below which nothing has been learned that a verdict could be about."""
 MOST = 1_000_000
 FINALISTS = 2
-_FIT_STEPS = 10_000  # of fitted Q evaluation at most, as in `mildly choose`
+_FIT_STEPS = 3_000, 10_000  # of fitted Q evaluation: fewer do not reach a level, more `mildly choose` does not take
 DENSITY = 0.3
 """Steps of a density, or of a clone, for each of fitted Q evaluation."""
 _WARM_UP = 10_000  # steps of MCQ's warm-up at most, as in its default; a tenth of all where there are fewer
@@ -75,7 +75,8 @@ class StepPlan:
             raise MildlyError(f"steps must be at least 1, got {last}.")
         sizes = halves(candidates)
         rungs = tuple(Rung(size, max(1, last // 2 ** (len(sizes) - 1 - i))) for i, size in enumerate(sizes))
-        fit = max(1, min(_FIT_STEPS, last // 2))
+        least, most = _FIT_STEPS
+        fit = min(most, max(last // 2, min(least, 3 * last)))
         return cls(rungs, fit, max(1, int(DENSITY * fit)), min(_WARM_UP, last // 10))
 
     def to_json(self) -> dict[str, Any]:
