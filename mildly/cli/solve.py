@@ -142,8 +142,6 @@ def _print(solution: Solution) -> None:
         out.print(rows)
         out.print(f"Regret against the best in hindsight: {solution.regret:.4g}.\n")
     print_choice(solution.choice)
-    if solution.caution:
-        out.print(solution.caution, style="bold")
     out.print(f"\nfolder: {solution.path}")
     out.print(f"  policy/      the policy of {solution.best}: mildly.load_policy({str(solution.path)!r})")
     out.print("  card.md      the model card: read this first")

@@ -58,7 +58,7 @@ def _head(solution: Solution, request: Request, data: Dataset) -> Iterator[str]:
     held = choice.episodes
     yield f"# A policy for {_plain(data.meta.name)}"
     yield f"**{_plain(choice.verdict)}**"
-    yield " ".join([(_KEEP if choice.deploy is None else _DEPLOY).format(best=best), solution.caution]).strip()
+    yield (_KEEP if choice.deploy is None else _DEPLOY).format(best=best)
     rows = [
         ("decides", ", ".join(_column(data, "actions", i) for i in range(data.action_size))),
         ("looks at", ", ".join(_column(data, "observations", i) for i in _listed(data.observation_size))),

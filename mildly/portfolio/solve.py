@@ -61,17 +61,6 @@ class Solution:
         return self.choice.candidates[0].run
 
     @property
-    def caution(self) -> str:
-        """What to say where every estimator behind the best candidate's value doubts itself; otherwise nothing."""
-        choice = self.choice
-        asked = [name for name, weight in choice.weights.items() if weight > 0]
-        if all(choice.candidates[0].estimates[name].doubts for name in asked):
-            return (
-                "Every estimator behind this value has a doubt of its own: test in small steps before you believe it."
-            )
-        return ""
-
-    @property
     def regret(self) -> float | None:
         """How much less the best candidate by the log earned than the best in hindsight; None where nobody asked."""
         means = {name: sum(found) / len(found) for name, found in self.returns.items()}

@@ -122,10 +122,13 @@ def test_a_gain_has_the_errors_of_both():
 # Verdicts
 
 
-def candidate(value, half=1.0, covered=1.0):
+def candidate(value, half=1.0, covered=1.0, doubts=((),)):
     one = Estimate(value, value - half, value + half)
     share = np.arange(100) < 100 * covered
-    return Candidate("runs/a", one, gain_over(one, Estimate(10.0, 9.5, 10.5)), {}, Coverage(share, 1.0 - share, 0.5))
+    found = {
+        f"estimator {i}": Estimate(value, value - half, value + half, doubts=each) for i, each in enumerate(doubts)
+    }
+    return Candidate("runs/a", one, gain_over(one, Estimate(10.0, 9.5, 10.5)), found, Coverage(share, 1.0 - share, 0.5))
 
 
 def graded(good=True):
@@ -145,6 +148,8 @@ def graded(good=True):
         (candidate(10.5), graded(), False, "Not distinguishable from the log"),
         (candidate(5.0), graded(), False, "earns less than the log"),
         (candidate(15.0, covered=0.4), graded(), False, "60 % of the states"),
+        (candidate(15.0, doubts=(("it moves",), ("one episode",))), graded(), False, "doubts itself"),
+        (candidate(15.0, doubts=(("it moves",), ())), graded(), True, "Deploy runs/a"),
         (candidate(15.0), graded(good=False), False, "every estimator fails on this log"),
         (candidate(float("nan")), graded(), False, "no estimator gives a number"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -89,15 +88,6 @@ def test_the_card_tells_verdict_data_estimates_grades_and_limits(solved):
         assert f"## {title}" in card
     assert solved.choice.grading.verdict() in card
     assert "What the environment said" not in card
-
-
-def test_a_value_that_every_estimator_doubts_is_told_with_a_caution(solved):
-    best = solved.choice.candidates[0]
-    for doubts in ((), ("it still moves",)):
-        estimates = {name: dataclasses.replace(one, doubts=doubts) for name, one in best.estimates.items()}
-        candidates = (dataclasses.replace(best, estimates=estimates), *solved.choice.candidates[1:])
-        again = dataclasses.replace(solved, choice=dataclasses.replace(solved.choice, candidates=candidates))
-        assert bool(again.caution) is bool(doubts)
 
 
 def test_words_of_a_log_are_no_markup_of_the_card_and_another_seed_is_another_result(solved, tmp_path):
