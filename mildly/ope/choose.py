@@ -221,8 +221,8 @@ def verdict(ranked: Sequence[Candidate], grading: Grading | None) -> tuple[str |
         )
     if best.estimates and all(one.doubts for one in best.estimates.values()):
         return None, (
-            f"Do not deploy {best.run} yet, though it is estimated at {gain}: every estimator behind that number doubts "
-            "itself. Give the estimates more work, or test it in small steps."
+            f"Do not deploy {best.run} yet, though it is estimated at {gain}: every estimator behind that number "
+            "doubts itself. Give the estimates more work, or test it in small steps."
         )
     doubt = "" if grading is not None and not grading.alike else " No grading on this log backs the estimate."
     return best.run, f"Deploy {best.run}: it is estimated at {gain}.{doubt}"
