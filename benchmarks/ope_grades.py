@@ -27,19 +27,24 @@ from ope_truth import arguments, settings_of
 
 from mildly.files import atomic_write
 from mildly.ope.grade import Grading, grade
+from mildly.ope.settings import Settings
 from mildly.run import versions
 
 CLUSTERS, PARTS = 4, 3
 
 
+def work(name: str) -> Settings:
+    """Half of the steps that a policy of the ladder takes, since every group takes as many."""
+    settings = settings_of(name)
+    return dataclasses.replace(settings, steps=settings.steps // 2)
+
+
 def graded(name: str, args: argparse.Namespace) -> tuple[Grading, float]:
     """The grades of a log, and the seconds of processor time that they took."""
     log, start = open_log(name, args.sets, args.policies, args.work), time.process_time()
-    settings = settings_of(name)
-    settings = dataclasses.replace(settings, steps=settings.steps // 2)
     labels = None if log.labels is None else log.labels * PARTS // (log.labels.max() + 1)
     by = "cluster" if labels is None else "part"
-    found = grade(log.data, by=by, groups=CLUSTERS, labels=labels, gamma=log.gamma, settings=settings)
+    found = grade(log.data, by=by, groups=CLUSTERS, labels=labels, gamma=log.gamma, settings=work(name))
     return found, time.process_time() - start
 
 
@@ -79,7 +84,7 @@ def main() -> None:
             facts = {"grading": found.to_json(), "processor_seconds": round(seconds, 1), "versions": versions()}
             record["logs"][name] = facts
         entry = record["logs"][name]
-        entry["regret"] = regrets(truth[name], entry["grading"])
+        entry |= {"settings": vars(work(name)), "regret": regrets(truth[name], entry["grading"])}
         told = {log: each["regret"] for log, each in record["logs"].items()}
         picked = [each for each in told.values() if each["picked"]]
         record["summary"] = {

@@ -7,10 +7,8 @@ marking terminal states only:
     target    y_k = r + gamma (1 - d) mean_n Q'_k(s', a'_n),   a'_n ~ pi(.|s'), held within what rewards allow
     critics   minimize mean w_k (Q_k(s, a) - y_k)^2,           w_k: how often critic k drew the row's episode
     targets   theta' <- tau theta + (1 - tau) theta'
-    average   theta^ <- theta^ + 4 / (t + 3) (theta - theta^)  at step t: mostly of the last third of the steps
 
-and the estimate of critic k is the mean of Q^_k(s_0, a_n), a_n ~ pi(.|s_0), over the starts of its own episodes. At a
-constant rate critics wander around what they have learned; the average (Shamir, Zhang 2013) lies still.
+and the estimate of critic k is the mean of Q'_k(s_0, a_n), a_n ~ pi(.|s_0), over the starts of its own episodes.
 
 The policy's actions in s' never change. They are computed once, before the first step: one in each state of a
 deterministic policy, n draws of a stochastic one. Values are learned in units of the data's own discounted returns, and
@@ -39,7 +37,6 @@ from mildly.optimizer import minimize
 from mildly.state import stream_seed
 
 _BLOCK = 8192  # states valued at a time
-_EMPHASIS = 3  # of the average: a step t counts as t^3
 _WATCHED = 64  # starts whose value is a metric of every step
 
 
@@ -91,18 +88,14 @@ class FQE(Algorithm):
         sizes = self.observation_size, self.action_size
         self.critics = Critics(*sizes, c.hidden_dims, c.ensemble, c.layer_norm).to(self.device)
         self.target_critics = frozen_copy(self.critics)
-        self.average_critics = frozen_copy(self.critics)
-        self.updates = 0
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
 
     def update(self, batch: Batch) -> Metrics:
-        """One step of the critics, of their targets and of their average."""
+        """One step of the critics, and of their targets."""
         target = self.td_target(batch)
         loss, values = self.critic_loss(batch, target)
         minimize(loss, self.critic_optimizer)
         polyak_update(self.target_critics, self.critics, self.config.tau)
-        self.updates += 1
-        polyak_update(self.average_critics, self.critics, (_EMPHASIS + 1) / (self.updates + _EMPHASIS))
         return {
             "loss_critic": loss.detach(),
             "q_data": values.mean() / self.scale,
@@ -137,7 +130,7 @@ class FQE(Algorithm):
         return np.asarray((values * weights).sum(axis=1) / weights.sum(axis=1))
 
     def values(self, observations: Array, actions: Array) -> Array:
-        """Q^_k, in the data's own units, averaged over actions: (critics, rows) of (rows, o) and (rows, n, a)."""
+        """Q'_k, in the data's own units, averaged over actions: (critics, rows) of (rows, o) and (rows, n, a)."""
         found = []
         for start in range(0, len(observations), _BLOCK):
             rows = slice(start, start + _BLOCK)
@@ -147,7 +140,7 @@ class FQE(Algorithm):
 
     @torch.no_grad()
     def _values_at(self, states: Tensor, actions: Tensor) -> Array:
-        values: Array = self.average_critics(states, actions).mean(dim=-1).double().cpu().numpy()
+        values: Array = self.target_critics(states, actions).mean(dim=-1).double().cpu().numpy()
         return values / self.scale
 
     # What follows from the data
@@ -167,7 +160,7 @@ class FQE(Algorithm):
             self._on_device(actions),
             self._on_device(self._episode_draws(len(rows))),
         )
-        for critics in (self.critics, self.target_critics, self.average_critics):
+        for critics in (self.critics, self.target_critics):
             critics.biases[-1].data.fill_(float(np.average(value, weights=weight)) * self.scale)
         return sampler
 

@@ -10,7 +10,7 @@ import torch
 from conftest import make_dataset
 from tabular import GAMMA, PI, PROCESS, TabularPolicy, exact_v, logged
 
-from mildly.data.batches import Batch, Preprocessing
+from mildly.data.batches import Batch
 from mildly.errors import MildlyError
 from mildly.networks import Critics
 from mildly.ope.fit import fit
@@ -115,23 +115,6 @@ def test_no_gradient_reaches_the_targets():
     for was, now, online in moved:
         assert torch.allclose(now, torch.lerp(was, online, fqe.config.tau), atol=1e-7)
         assert now.grad is None
-
-
-def test_the_average_of_the_critics_counts_a_step_by_its_third_power():
-    data = make_dataset()
-    fqe, sampler = learner(data, Still((0.0, 0.0)))
-    seen, random = [], torch.Generator().manual_seed(0)
-    for _ in range(5):
-        fqe.update(sampler.sample(random))
-        seen.append(fqe.critics.weights[0].detach().double().clone())
-    counts = [t * (t + 1) * (t + 2) for t in range(1, 6)]  # a third power, as 4 / (t + 3) makes it
-    by_hand = sum(count * weight for count, weight in zip(counts, seen, strict=True)) / sum(counts)
-    assert torch.allclose(fqe.average_critics.weights[0].double(), by_hand, atol=1e-6)
-    assert not any(parameter.requires_grad for parameter in fqe.average_critics.parameters())
-    expected = [critic_value(fqe.average_critics, j, torch.zeros(fqe.observation_size), (0.0, 0.0)) for j in range(2)]
-    fqe.preprocessing = Preprocessing()
-    found = fqe.values(np.zeros((1, fqe.observation_size), np.float32), np.zeros((1, 1, 2), np.float32))
-    assert found[:2, 0] * fqe.scale == pytest.approx(expected, abs=1e-5)
 
 
 def test_values_are_held_within_what_rewards_allow():
