@@ -26,6 +26,7 @@ _ESTIMATORS = {
     "fqe": "fitted Q evaluation",
     "wis": "weighted importance sampling",
     "dr": "doubly robust: both together",
+    "model": "rollouts in a learned model",
 }
 _DEPLOY = (
     "The log supports putting {best} in place of what was done so far. It is an estimate all the same: begin in small "
