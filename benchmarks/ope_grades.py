@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,23 @@ def regrets(truth: Mapping[str, Any], grading: Mapping[str, Any]) -> dict[str, A
     }
 
 
+def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over the logs on which an estimator was picked, and over the others."""
+    picked, others = ([each for each in found if bool(each["picked"]) is wanted] for wanted in (True, False))
+
+    def mean(logs: Sequence[Mapping[str, Any]], name: str) -> float | None:
+        return float(np.mean([each[name] for each in logs])) if logs else None
+
+    return {
+        "logs": len(found),
+        "picked": len(picked),
+        "regret_of_picked": mean(picked, "of_picked"),
+        "regret_of_weighted": mean(picked, "of_weighted"),
+        "mean_regret_there": mean(picked, "mean"),
+        "mean_regret_where_none_was": mean(others, "mean"),
+    }
+
+
 def main() -> None:
     """Grade, compare, print a line for each log."""
     parser = arguments(__doc__)
@@ -85,18 +102,7 @@ def main() -> None:
             record["logs"][name] = facts
         entry = record["logs"][name]
         entry |= {"settings": vars(work(name)), "regret": regrets(truth[name], entry["grading"])}
-        told = {log: each["regret"] for log, each in record["logs"].items()}
-        picked = [each for each in told.values() if each["picked"]]
-        record["summary"] = {
-            "logs": len(told),
-            "picked": len(picked),
-            "regret_of_picked": float(np.mean([each["of_picked"] for each in picked])) if picked else None,
-            "regret_of_weighted": float(np.mean([each["of_weighted"] for each in picked])) if picked else None,
-            "mean_regret_there": float(np.mean([each["mean"] for each in picked])) if picked else None,
-            "mean_regret_where_none_was": float(np.mean(rest))
-            if (rest := [each["mean"] for each in told.values() if not each["picked"]])
-            else None,
-        }
+        record["summary"] = summary([each["regret"] for each in record["logs"].values() if "regret" in each])
         with atomic_write(args.out) as unfinished:
             unfinished.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{name}: {json.dumps(entry['regret'])}\n  {entry['grading']['verdict']}", flush=True)

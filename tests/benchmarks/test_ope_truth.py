@@ -71,3 +71,6 @@ def test_regrets_of_the_picked_estimator_and_of_all_by_hand():
     alike = grades_of.regrets(truth, {"grades": grades, "alike": True, "best": "fqe"})
     assert alike["picked"] is None
     assert alike["of_picked"] is None
+    told = grades_of.summary([found, alike])
+    assert (told["logs"], told["picked"], told["regret_of_picked"]) == (2, 1, 0.25)
+    assert told["mean_regret_there"] == told["mean_regret_where_none_was"] == pytest.approx(1.25 / 3)
