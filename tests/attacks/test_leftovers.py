@@ -72,7 +72,7 @@ def test_only_what_is_ours_and_dead_is_removed(tmp_path: Path, dead: int) -> Non
     mine, gone = temporary_path(tmp_path / "a").name, left_by(dead, tmp_path / "b").name
     elsewhere = gone.replace(files._where(), "0" * 8)
     kept = [mine, elsewhere, f".tmp-{dead}-0123abcd-old-form", ".tmp-folder", ".mildly"]
-    old = elsewhere.replace("-b", "-old")
+    old = elsewhere.removesuffix("-b") + "-old"
     for form in ("file", "folder"):
         place = tmp_path / form
         for name in (*kept, gone, old):
