@@ -13,9 +13,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from mildly.paper.reproductions import METHODS
+
 RESULTS = Path(__file__).parent / "results"
 LAST = 10  # evaluations whose mean is a run's score
-NAMES = {"mcq": "MCQ", "bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL", "awac": "AWAC", "sac": "SAC", "cql": "CQL"}
+NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _ENDING = "-recollected"
 

@@ -136,12 +136,10 @@ def _cells(one: Estimate) -> tuple[str, str]:
 def _grade(args: Sequence[str]) -> int:
     options = parse(GradeOptions, args, prog="mildly ope grade", description=_ABOUT_GRADE)
     from mildly.ope.grade import grade
-    from mildly.ope.groups import column_labels
+    from mildly.ope.groups import labels_of
 
     data = options.files.log(options.dataset, options.reading)
-    labels = None
-    if options.by not in ("time", "cluster"):
-        labels = column_labels(options.dataset, options.reading, options.by, data, options.files.data_dir)
+    labels = labels_of(options.dataset, options.reading, options.by, data, options.files.data_dir)
     found = grade(
         data,
         by=options.by,

@@ -102,7 +102,6 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
 
 
 def _stopped(jobs: Sequence[Job], root: Path, signal_number: int) -> NoReturn:
-
     done = sum(checkpoint_step(root / job.name) >= job.steps for job in jobs)
     raise Stopped(
         f"stopped; {done} of {len(jobs)} jobs are complete, those under way have checkpoints. "

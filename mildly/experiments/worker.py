@@ -9,10 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mildly.errors import MildlyError, Stopped, tell
 from mildly.experiments.process import WorkerTask
 from mildly.run import Run
+
+if TYPE_CHECKING:
+    from mildly.data.dataset import Dataset
 
 _WAIT_SECONDS = 120.0  # for an earlier process of the job to write its checkpoint
 
@@ -49,27 +53,30 @@ def run_task(task: WorkerTask) -> None:
     if (run.path / "run.json").exists():
         _wait_for_predecessor(run)
     if not (run.path / "run.json").exists() or not run.plan().finetune:
-        _train(task, run)
+        train_task(task)
     if task.finetune:
         finetune(run, logged=load_dataset(task.dataset), **task.finetune)
 
 
-def _train(task: WorkerTask, run: Run) -> None:
+def train_task(task: WorkerTask, data: Dataset | None = None, *, quiet: bool = False) -> None:
+    """Train to the task's steps, or go on with what its folder holds; `data` are its data, if they are loaded."""
     from mildly.data.registry import load_dataset
     from mildly.training.offline import resume, train
 
-    if (run.path / "run.json").exists():
-        resume(run.path, steps=task.steps, dataset=load_dataset(task.dataset))
+    folder = Path(task.folder)
+    if (folder / "run.json").exists():
+        resume(folder, steps=task.steps, dataset=load_dataset(task.dataset) if data is None else data, quiet=quiet)
         return
     train(
         task.algorithm,
-        task.dataset,
+        task.dataset if data is None else data,
         seed=task.seed,
-        out=run.path,
+        out=folder,
         threads=task.threads,
         variant=task.variant,
         source=task.source,
-        **{**task.options, "steps": task.steps, "check": False},  # the sweep has checked the data for all its jobs
+        quiet=quiet,
+        **{**task.options, "steps": task.steps, "check": False},  # whoever made the task has checked the data
     )
 
 

@@ -60,6 +60,11 @@ def group(data: Dataset, by: str, count: int, seed: int = 0, labels: Array | Non
     return found
 
 
+def labels_of(source: str, reading: ImportOptions, by: str, data: Dataset, data_dir: str | None = None) -> Array | None:
+    """A value for each episode, where they are grouped by a column; None where by time or by what they do."""
+    return None if by in ("time", "cluster") else column_labels(source, reading, by, data, data_dir)
+
+
 def column_labels(source: str, reading: ImportOptions, name: str, data: Dataset, data_dir: str | None = None) -> Array:
     """The value that a column has at the start of each episode: one of the observation, or any of a raw log."""
     starts = [episode.start for episode in data.episodes()]

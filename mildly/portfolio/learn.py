@@ -10,9 +10,9 @@ from mildly.errors import Stopped
 from mildly.experiments.local import run_locally
 from mildly.experiments.process import WorkerTask
 from mildly.experiments.progress import Counts, SweepProgress
+from mildly.experiments.worker import train_task
 from mildly.portfolio.folder import Request
 from mildly.portfolio.plan import LEARNERS
-from mildly.training.offline import resume, train
 from mildly.training.signals import stop_requests
 from mildly.training.trainer import Diverged
 
@@ -33,7 +33,7 @@ def task_of(name: str, folder: Path, request: Request, source: str, steps: int, 
         seed=request.seed,
         steps=steps,
         threads=1,  # so that bits depend neither on the machine's cores nor on how many trainings run at once
-        options={"holdout": request.holdout, "eval_every": 0, "check": False, **fields},
+        options={"holdout": request.holdout, "eval_every": 0, **fields},
     )
 
 
@@ -50,23 +50,8 @@ def train_all(tasks: Sequence[WorkerTask], data: Dataset, workers: int) -> dict[
 
 def train_here(task: WorkerTask, data: Dataset) -> str:
     """Train in this process; why it diverged, or nothing."""
-    folder = Path(task.folder)
     try:
-        if (folder / "run.json").exists():
-            resume(folder, steps=task.steps, dataset=data, quiet=True)
-        else:
-            train(
-                task.algorithm,
-                data,
-                steps=task.steps,
-                seed=task.seed,
-                out=folder,
-                threads=task.threads,
-                variant=task.variant,
-                source=task.source,
-                quiet=True,
-                **task.options,
-            )
+        train_task(task, data, quiet=True)
     except Diverged as error:
         return str(error)
     return ""

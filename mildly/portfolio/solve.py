@@ -27,7 +27,7 @@ from mildly.ope.choose import Choice, choose
 from mildly.ope.estimators import check_data
 from mildly.ope.evaluate import silent
 from mildly.ope.fit import Say
-from mildly.ope.groups import column_labels, group
+from mildly.ope.groups import group, labels_of
 from mildly.policy import load_policy
 from mildly.portfolio.card import write_card
 from mildly.portfolio.folder import Request, SolveFolder, Told
@@ -166,7 +166,8 @@ def _work(
 ) -> Solution:
     data, source = folder.data(request, given)
     workers = workers or min(available_cores(), len(LEARNERS))
-    _check(request, data, evaluate=episodes > 0)  # what a file asks for is checked, too
+    if given is None:  # what a file asks for is checked, too
+        _check(request, data, evaluate=episodes > 0)
     plan = request.plan
     if plan is None:
         plan = measured_plan(folder, request, data, source, workers, began, say)
@@ -229,13 +230,12 @@ def _labels(
     data_dir: str | os.PathLike[str] | None,
 ) -> list[float] | None:
     """The value of a column for each episode; None where groups are of another kind."""
-    if by in ("time", "cluster"):
-        return None
-    if isinstance(dataset, Dataset) and by not in data.meta.observation_names:
+    if isinstance(dataset, Dataset) and by not in ("time", "cluster", *data.meta.observation_names):
         raise MildlyError(f"'{data.meta.name}' has no column '{by}' to group by; there are 'time' and 'cluster', too.")
     place = None if data_dir is None else os.fspath(data_dir)
     source = "" if isinstance(dataset, Dataset) else os.fspath(dataset)
-    return [float(value) for value in column_labels(source, reading, by, data, place)]
+    labels = labels_of(source, reading, by, data, place)
+    return None if labels is None else [float(value) for value in labels]
 
 
 @contextmanager
