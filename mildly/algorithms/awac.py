@@ -30,7 +30,7 @@ from mildly.actors import Gaussian, GaussianActor
 from mildly.algorithms.advantage import batch_weights, family_fields, require_log_std, weighted_bc_loss
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require, require_widths
-from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
+from mildly.algorithms.extras import ActorCriticExtras, Extras
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
 from mildly.data.returns import discounted_returns
@@ -141,7 +141,7 @@ class AWAC(Algorithm):
         """The same, with an actor that clones all actions alike."""
         loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         minimize(loss, self.critic_optimizer)
-        metrics |= {"loss_critic": loss.detach()} | clone(self.bc_loss(batch), self.actor_optimizer)
+        metrics |= {"loss_critic": loss.detach()} | self.clone(batch)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 

@@ -24,7 +24,7 @@ from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.normalize import Normalizer
 from mildly.errors import MildlyError
-from mildly.optimizer import Adam
+from mildly.optimizer import Adam, minimize
 from mildly.policy import Policy
 from mildly.state import Stateful, stream_seed
 
@@ -62,6 +62,7 @@ class Algorithm(Stateful, ABC):
 
     actor: nn.Module
     """The network that learns to act."""
+    actor_optimizer: torch.optim.Optimizer
     extras: ActorCriticExtras | None = None
 
     def __init__(
@@ -88,6 +89,16 @@ class Algorithm(Stateful, ABC):
     def update(self, batch: Any) -> Metrics:
         """One gradient step. Returns scalars as tensors, without waiting for the device."""
 
+    def clone(self, batch: Batch) -> Metrics:
+        """A step of the actor alone, which clones the data's actions; for algorithms with extras."""
+        loss = self.bc_loss(batch)
+        minimize(loss, self.actor_optimizer)
+        return {"loss_bc": loss.detach()}
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions; for algorithms with extras."""
+        raise NotImplementedError(f"{type(self).__name__} does not clone")
+
     def warm_up(self, batch: Batch) -> Metrics:
         """As `update`, but with an actor that clones the data's actions; for algorithms with extras."""
         raise NotImplementedError(f"{type(self).__name__} has no warm-up")
@@ -101,7 +112,7 @@ class Algorithm(Stateful, ABC):
 
     def phases(self) -> list[Phase]:
         """What is trained before the main steps, in order."""
-        return [] if self.extras is None else self.extras.phases(self.warm_up, self.actor)
+        return [] if self.extras is None else self.extras.phases(self)
 
     def finished(self) -> bool:
         """Whether the main steps end here, before all are made: here, never."""

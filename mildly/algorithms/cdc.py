@@ -28,7 +28,7 @@ from mildly.actors import Actor, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.advantage import require_log_std
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, require_at_least
-from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
+from mildly.algorithms.extras import ActorCriticExtras, Extras
 from mildly.algorithms.support import CandidateConfig
 from mildly.candidates import BestOfPolicy, best_of_target, mixture
 from mildly.data.batches import Batch
@@ -112,7 +112,7 @@ class CDC(Algorithm):
 
     def warm_up(self, batch: Batch) -> Metrics:
         """The same, with an actor that clones."""
-        metrics = clone(self.bc_loss(batch), self.actor_optimizer) | self.update_critics(batch)
+        metrics = self.clone(batch) | self.update_critics(batch)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 

@@ -9,6 +9,7 @@ The data show what each action was followed by, its discounted return G. By defa
                   steps and of the data's actions from then on (Geng et al. 2024, "Improving Offline RL by Blending
                   Heuristics"). A fall far ahead is known at once, and not after hundreds of sweeps. It is a relabeling
                   of rewards and ends, so that no method knows of it.
+    bc_steps      a phase in which the actor alone learns, and clones the data's actions: a tenth of the others' cost.
     bc_warmup_steps   a phase in which the actor clones the data's actions while the critics learn, so that it begins
                   to climb when they know a slope.
     bc_preference   p: warm-up and anchor clone what went well. A transition counts by exp(p z), z being how many
@@ -25,9 +26,11 @@ The data show what each action was followed by, its discounted return G. By defa
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -39,11 +42,11 @@ from mildly.data.batches import Batch, Preprocessing, Sampler
 from mildly.data.dataset import Array, Dataset
 from mildly.data.returns import Returns, pieces
 from mildly.networks import polyak_update
-from mildly.optimizer import minimize
 from mildly.state import Stateful
 
 Metrics = dict[str, Tensor]
 _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as several
+_PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 
 
@@ -63,6 +66,17 @@ class Phase(NamedTuple):
     """Whether it ends here, before its steps are made."""
 
 
+class Clones(Protocol):
+    """A learner with extras, as its phases see it."""
+
+    config: Any
+    actor: nn.Module
+
+    def clone(self, batch: Batch) -> Metrics: ...
+
+    def warm_up(self, batch: Batch) -> Metrics: ...
+
+
 @dataclass(frozen=True)
 class Extras:
     """Extras: a start from the data, and an averaged policy."""
@@ -74,6 +88,9 @@ class Extras:
     data of one policy, or of a few."""
     return_mix_ends: Literal["all", "terminated"] = "all"
     """Which episodes' returns are mixed: of all, or of those alone that terminate, whose returns are exact."""
+    bc_steps: int = 0
+    """Steps before all others in which only the actor learns, and clones the data's actions; at most 40 passes over the
+    data."""
     bc_warmup_steps: int = 0
     """Steps before the main ones in which the actor clones the data's actions while the critics learn."""
     bc_preference: float = 0.0
@@ -87,6 +104,7 @@ class Extras:
         require(0 <= self.return_mix <= 1, "extras.return_mix", "in [0, 1]", self.return_mix)
         known = self.return_mix_ends in ("all", "terminated")
         require(known, "extras.return_mix_ends", "'all' or 'terminated'", self.return_mix_ends)
+        require(self.bc_steps >= 0, "extras.bc_steps", "at least 0", self.bc_steps)
         require(self.bc_warmup_steps >= 0, "extras.bc_warmup_steps", "at least 0", self.bc_warmup_steps)
         require(0 <= self.bc_preference <= 10, "extras.bc_preference", "in [0, 10]", self.bc_preference)
         average = self.policy_ema
@@ -109,11 +127,15 @@ class AnchoredExtras(Extras):
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
-    DERIVED: ClassVar = frozenset({"config", "gamma", "values", "level", "unit", "usual", "preferences", "anchored"})
+    DERIVED: ClassVar = frozenset(
+        {"config", "gamma", "values", "level", "unit", "usual", "preferences", "anchored", "rows"}
+    )
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
         """`values` are the networks that estimate returns; their last parameter is the offset of their output."""
         self.config, self.gamma, self.values = config, gamma, values
+        self.rows = 0
+        """Of the first data."""
         self.anchored = isinstance(config, AnchoredExtras) and config.bc_weight > 0
         self.level = self.unit = self.usual = torch.zeros(())  # of returns, of their spread, of counts in the data
         self.preferences: Tensor | None = None
@@ -124,6 +146,7 @@ class ActorCriticExtras(Stateful):
     def start(self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device) -> dict[str, Tensor]:
         """Bring the values to the level of the data's returns; the columns in which returns are mixed, if asked for."""
         c = self.config
+        self.rows = len(dataset)
         if not (c.level_start or c.return_mix or c.bc_preference or self.anchored):
             return {}
         scaled = preprocessing.scaled(dataset)
@@ -164,16 +187,21 @@ class ActorCriticExtras(Stateful):
             self.usual, self.preferences = counts.mean(), counts.new_ones(1)
         self.preferences = torch.cat([self.preferences[:-1], counts / self.usual, counts.new_ones(1)])
 
-    def phases(self, warm_up: Callable[[Batch], Metrics], actor: nn.Module) -> list[Phase]:
-        """The warm-up, if asked for."""
+    def phases(self, learner: Clones) -> list[Phase]:
+        """Cloning alone, and the warm-up; as far as they are asked for."""
 
-        def step(batch: Batch) -> Metrics:
-            metrics = warm_up(batch)
-            self.after_step(actor)
+        def followed(step: Callable[[Batch], Metrics], batch: Batch) -> Metrics:
+            metrics = step(batch)
+            self.after_step(learner.actor)
             return metrics
 
-        steps = self.config.bc_warmup_steps
-        return [Phase("bc warm-up", steps, step, "extras.bc_warmup_steps")] if steps else []
+        c = self.config
+        most = math.ceil(_PASSES * self.rows / learner.config.batch_size) if self.rows else c.bc_steps
+        both = (
+            Phase("cloning", min(c.bc_steps, most), partial(followed, learner.clone), "extras.bc_steps"),
+            Phase("bc warm-up", c.bc_warmup_steps, partial(followed, learner.warm_up), "extras.bc_warmup_steps"),
+        )
+        return [phase for phase in both if phase.steps]
 
     def mean_loss(self, losses: Tensor, batch: Batch) -> Tensor:
         """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for.
@@ -201,9 +229,3 @@ class ActorCriticExtras(Stateful):
         self.steps += 1
         if self.average is not None and self.config.policy_ema is not None:
             polyak_update(self.average, actor, max(self.config.policy_ema, 1 / self.steps))
-
-
-def clone(loss: Tensor, optimizer: torch.optim.Optimizer) -> Metrics:
-    """One step of the actor down a cloning loss."""
-    minimize(loss, optimizer)
-    return {"loss_bc": loss.detach()}

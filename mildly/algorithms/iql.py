@@ -35,7 +35,7 @@ from mildly.algorithms.advantage import (
 )
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require
-from mildly.algorithms.extras import ActorCriticExtras, Extras, clone
+from mildly.algorithms.extras import ActorCriticExtras, Extras
 from mildly.data.batches import Batch, Preprocessing
 from mildly.data.dataset import Dataset
 from mildly.networks import Critics, frozen_copy, mlp, orthogonal_, polyak_update, td_loss
@@ -154,7 +154,7 @@ class IQL(Algorithm):
     def warm_up(self, batch: Batch) -> Metrics:
         """The same, with an actor that clones all actions alike, at its full learning rate."""
         metrics = self.update_value(batch, self.min_target_q(batch))
-        metrics |= clone(self.bc_loss(batch), self.actor_optimizer)
+        metrics |= self.clone(batch)
         metrics |= self.update_critics(batch)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics

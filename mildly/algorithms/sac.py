@@ -24,7 +24,7 @@ from torch import Tensor
 from mildly.actors import BOUND_MARGIN, RSample, TanhGaussian, TanhGaussianActor
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require
-from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
+from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras
 from mildly.data.batches import Batch
 from mildly.networks import Critics, frozen_copy, polyak_update, td_loss
 from mildly.optimizer import minimize
@@ -110,7 +110,7 @@ class SAC(Algorithm):
 
     def warm_up(self, batch: Batch) -> Metrics:
         """One step of the critics and targets, with an actor that clones."""
-        metrics = self.update_critics(batch) | clone(self.bc_loss(batch), self.actor_optimizer)
+        metrics = self.update_critics(batch) | self.clone(batch)
         polyak_update(self.target_critics, self.critics, self.config.tau)
         return metrics
 

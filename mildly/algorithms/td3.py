@@ -20,7 +20,7 @@ from torch import Tensor
 from mildly.actors import DeterministicActor
 from mildly.algorithms.base import Algorithm, Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, ActorCriticConfig, require_at_least
-from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras, clone
+from mildly.algorithms.extras import ActorCriticExtras, AnchoredExtras
 from mildly.data.batches import Batch
 from mildly.networks import Critics, frozen_copy, normal, polyak_update, td_loss
 from mildly.optimizer import minimize
@@ -85,7 +85,7 @@ class TD3(Algorithm):
     def warm_up(self, batch: Batch) -> Metrics:
         """As `update`, with an actor that clones in every step."""
         self.updates += 1
-        metrics = self.update_critics(batch) | clone(self.bc_loss(batch), self.actor_optimizer)
+        metrics = self.update_critics(batch) | self.clone(batch)
         if self.updates % self.config.policy_delay == 0:
             self.update_targets()
         return metrics

@@ -38,6 +38,7 @@ _EVERYTHING = {
     "normalize_observations": True,
     "extras.level_start": True,
     "extras.return_mix": 0.2,
+    "extras.bc_steps": 2,
     "extras.bc_warmup_steps": 3,
     "extras.bc_weight": 0.5,
     "extras.bc_preference": 1.0,

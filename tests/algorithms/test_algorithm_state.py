@@ -120,7 +120,8 @@ def test_a_learner_restored_at_any_step_of_any_phase_goes_on_to_the_bit(name, op
         states.append((snapshot(straight), snapshot(sampler), random.get_state()))
         history.append((phase, update(sampler.sample(random))))
     phases = list(dict.fromkeys(phase for phase, _ in history))
-    there = {"behavior model": WITH_BEHAVIOR, "mmd warm-up": WITH_MMD, "bc warm-up": WITH_EXTRAS}
+    cloned = {"cloning": WITH_EXTRAS, "bc warm-up": WITH_EXTRAS}
+    there = {"behavior model": WITH_BEHAVIOR, "mmd warm-up": WITH_MMD, **cloned}
     before = [phase for phase, names in there.items() if name in names] if options is everything else []
     expected = [*(["dynamics model"] if name in WITH_MODEL else []), *before, ""]
     assert phases == expected

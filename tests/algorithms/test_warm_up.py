@@ -1,14 +1,23 @@
-"""The warm-up: what the actor clones by, what the critics learn meanwhile, and that the method's own steps follow."""
+"""Cloning alone and the warm-up: what the actor clones by, what else learns, and that the method's own steps follow."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, Layers, make_batch, same, tiny, weights
-from learners import batch_of, every_with_extras, starting, warm_up_of, with_gradient
-
-from mildly.algorithms.extras import clone
+from learners import (
+    DATA,
+    batch_of,
+    differing,
+    every_with_extras,
+    snapshot,
+    starting,
+    warm_up_of,
+    with_gradient,
+)
 
 WARM = {"extras.bc_warmup_steps": 4}
 every_method = pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "td3-bc"])
@@ -80,7 +89,7 @@ def test_an_actor_that_clones_leaves_the_critics_to_the_method(name):
         metrics = phase.update(batch)
         if name.startswith("mcq"):
             twin.behavior.update(batch)
-        expected = twin.update_critics(batch) | clone(twin.bc_loss(batch), twin.actor_optimizer)
+        expected = twin.update_critics(batch) | twin.clone(batch)
         for key in ("loss_critic", "loss_bc", "q_target"):
             assert torch.equal(metrics[key], expected[key])
         assert same(weights(learner.critics, learner.actor), weights(twin.critics, twin.actor))
@@ -146,3 +155,24 @@ def test_the_average_of_the_policy_counts_the_steps_of_the_warm_up(name):
     for got, by_hand in zip(weights(learner.extras.average), expected, strict=True):
         torch.testing.assert_close(got, by_hand)
     assert learner.extras.steps == 3
+
+
+@every_with_extras
+def test_cloning_alone_moves_the_actor_and_nothing_else(name):
+    learner = starting(name, **{"extras.bc_steps": 3, "extras.policy_ema": 0.5})
+    (phase,) = (phase for phase in learner.phases() if phase.name == "cloning")
+    losses = [phase.update(batch_of())["loss_bc"].item()]  # the first step makes the optimizer's state
+    before = snapshot(learner)
+    losses += [phase.update(batch_of())["loss_bc"].item() for _ in range(2)]
+    assert losses[2] < losses[0]
+    moved = {key.split(".")[0] for key in differing(before, snapshot(learner))}
+    assert moved <= {"actor", "actor_optimizer", "extras", "generator"}
+    assert {"actor", "extras"} <= moved
+
+
+def test_cloning_alone_comes_first_and_ends_after_forty_passes():
+    fields = {"extras.bc_steps": 1000, "extras.bc_warmup_steps": 2, "batch_size": 8}
+    assert [phase.steps for phase in tiny("sac", **fields).phases()] == [1000, 2]  # no data are known yet
+    cloning, warm_up = starting("sac", **fields).phases()
+    assert (cloning.name, warm_up.name) == ("cloning", "bc warm-up")
+    assert cloning.steps == math.ceil(40 * len(DATA) / 8) < 1000
