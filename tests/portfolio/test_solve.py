@@ -283,6 +283,6 @@ def test_minutes_are_kept_and_the_plan_is_recorded(tmp_path):
     import time
 
     began = time.monotonic()
-    found = mildly.solve(log(), minutes=2, out=tmp_path / "solved", groups=3, check=False)
-    assert time.monotonic() - began < 1.1 * 120
+    found = mildly.solve(log(), minutes=6, out=tmp_path / "solved", groups=3, check=False)
+    assert time.monotonic() - began < 1.1 * 360
     assert json.loads((found.path / "solve.json").read_text())["plan"] == json.loads(json.dumps(found.plan.to_json()))
