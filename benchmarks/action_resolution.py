@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mildly.algorithms import algorithm_named
 from mildly.algorithms.config import build_config
 from mildly.collect.rollouts import ActFunction, ArrayPolicy
-from mildly.data.dataset import Array
+from mildly.data.dataset import Array, Dataset
 from mildly.data.registry import load_dataset
 from mildly.environments import make_env
 from mildly.run import Run, versions
@@ -75,8 +76,8 @@ def _followed(env: Any, act: ActFunction, action: Array, horizon: int, gamma: fl
     return total
 
 
-def resolution(run: Run, trials: Trials) -> dict[str, float]:
-    """Rank correlation within states, and how much values vary over actions and over states."""
+def learner_of(run: Run) -> tuple[Any, Dataset, int]:
+    """The learner of a run's last checkpoint, its data, and the step."""
     plan = run.plan()
     kind = algorithm_named(plan.algorithm)
     data = load_dataset(plan.dataset or plan.data.name)
@@ -85,14 +86,24 @@ def resolution(run: Run, trials: Trials) -> dict[str, float]:
     tensors, facts = checkpoint.load(run.checkpoint)
     prefix = "algorithm."
     learner.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
-    states = torch.from_numpy(trials.observations)
-    if learner.preprocessing.normalizer is not None:
-        states = learner.preprocessing.normalizer.apply(states)
+    return learner, data, int(facts["step"])
+
+
+def seen_by(learner: Any, observations: Array) -> Tensor:
+    """States as the learner's networks see them."""
+    states, normalizer = torch.from_numpy(np.array(observations, np.float32)), learner.preprocessing.normalizer
+    return states if normalizer is None else normalizer.apply(states)
+
+
+def resolution(run: Run, trials: Trials) -> dict[str, float]:
+    """Rank correlation within states, and how much values vary over actions and over states."""
+    learner, _, step = learner_of(run)
+    states = seen_by(learner, trials.observations)
     with torch.no_grad():
         values = learner.critics(states, torch.from_numpy(trials.actions)).amin(dim=0).numpy()  # (states, n)
     ranks = [np.corrcoef(_ranks(mine), _ranks(true))[0, 1] for mine, true in zip(values, trials.returns, strict=True)]
     return {
-        "step": facts["step"],
+        "step": step,
         "rank_correlation": float(np.nanmean(ranks)),
         "standard_error": float(np.nanstd(ranks) / np.sqrt(len(ranks))),
         "std_over_actions": float(values.std(axis=1).mean()),
