@@ -53,6 +53,7 @@ _PLAIN = {
     "extras.level_start": False,
     "extras.return_mix": 0.0,
     "extras.return_mix_ends": "all",
+    "extras.bc_steps": 0,
     "extras.bc_warmup_steps": 0,
     "extras.bc_preference": 0.0,
     "extras.policy_ema": None,
