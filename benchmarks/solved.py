@@ -33,18 +33,18 @@ LOGS = ("pendulum-mixed", "hopper-mixed", "tank", "vehicle")
 _CLOCK = "clock.json"
 
 
-def solved(log: str, source: str, folder: Path, minutes: float, episodes: int) -> tuple[Solution, float]:
-    """The solution of a log, of now or of before, and the minutes that it took."""
-    clock, began, before = folder / _CLOCK, time.monotonic(), 0.0
+def solved(log: str, source: str, folder: Path, minutes: float, episodes: int) -> tuple[Solution, float | None]:
+    """The solution of a log, of now or of before, and the minutes that it took; None where it was interrupted."""
+    clock = folder / _CLOCK
     options: dict[str, Any] = {"evaluate": log not in PLANTS, "episodes": episodes, "say": tell}
     if clock.exists():
-        before = float(json.loads(clock.read_text())["minutes"])
-        return resume_solve(folder, episodes=episodes), before
-    again = folder.exists()
-    found = resume_solve(folder, **options) if again else solve(source, minutes=minutes, out=folder, **options)
-    taken = (time.monotonic() - began) / 60
-    if not again:  # of a part nobody knows what the whole would have taken
-        clock.write_text(json.dumps({"minutes": round(taken, 1)}))
+        return resume_solve(folder, episodes=episodes), float(json.loads(clock.read_text())["minutes"])
+    if folder.exists():
+        return resume_solve(folder, **options), None
+    began = time.monotonic()
+    found = solve(source, minutes=minutes, out=folder, **options)
+    taken = round((time.monotonic() - began) / 60, 1)
+    clock.write_text(json.dumps({"minutes": taken}))
     return found, taken
 
 
@@ -65,7 +65,7 @@ def row(found: Solution, returns: dict[str, list[float]], data: float) -> dict[s
         "plan": found.plan.to_json(),
         "kept": [rung.kept for rung in found.rungs],
         "chosen": found.best,
-        "deploy": found.choice.deploy == found.choice.candidates[0].run,
+        "deploy": found.choice.deploy == first.run,
         "verdict": found.choice.verdict,
         "log_estimate": found.choice.log.to_json(),
         "chosen_estimate": first.value.to_json(),
@@ -96,7 +96,7 @@ def main() -> None:
         found, taken = solved(log, source, args.work / log, args.minutes, args.episodes)
         data = float(load_dataset(source).episode_returns().mean())
         told = row(found, returns_of(log, found, args.episodes), data)
-        record["logs"][log] = {"minutes_taken": round(taken, 1), **told}
+        record["logs"][log] = {"minutes_taken": taken, **told}
         means = {name: told["mean_returns"][told.get(name, name)] for name in ("chosen", "best_in_hindsight", "clone")}
         words = ", ".join(f"{name.replace('_', ' ')} {mean:.4g}" for name, mean in means.items())
         print(f"{log}: {told['verdict']} In truth: {words}, the log {data:.4g}.", flush=True)
