@@ -22,7 +22,10 @@ FINALISTS = 2
 _FIT_STEPS = 3_000, 10_000  # of fitted Q evaluation: fewer do not reach a level, more `mildly choose` does not take
 DENSITY = 0.3
 """Steps of a density, or of a clone, for each of fitted Q evaluation."""
-_WARM_UP = 10_000  # steps of MCQ's warm-up at most, as in its default; a tenth of all where there are fewer
+_WARM_UP = 5_000  # steps of MCQ's warm-up at most, as in its default; a tenth of all where there are fewer
+CLONING = 8
+"""Steps in which MCQ clones alone, for each of its warm-up; as in its default."""
+_CLONING_COST = 0.1  # of a step of cloning alone, as a share of a main step
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class StepPlan:
     density_steps: int
     """Of the density of the logged actions, and of a group's clone."""
     warm_up: int
-    """Of MCQ, before its main steps."""
+    """Of MCQ, between cloning alone and its main steps."""
 
     @classmethod
     def of(cls, last: int, candidates: int = len(LEARNERS)) -> StepPlan:
@@ -141,9 +144,10 @@ class Costs:
 def seconds_of(plan: StepPlan, costs: Costs, workers: int = 1) -> float:
     """What a plan takes at most: nobody knows who will survive, so the slowest do."""
     total, before = 0.0, 0
+    warm_up = (1 + CLONING * _CLONING_COST) * plan.warm_up
     for i, rung in enumerate(plan.rungs):
         steps = {
-            name: rung.steps - before + (plan.warm_up if i == 0 and LEARNERS[name].warms_up else 0)
+            name: rung.steps - before + (warm_up if i == 0 and LEARNERS[name].warms_up else 0)
             for name in costs.train
         }
         times = sorted((costs.train[name].seconds(steps[name]) for name in steps), reverse=True)

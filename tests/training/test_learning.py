@@ -28,7 +28,7 @@ def test_mcq_beats_its_data_and_behavior_cloning_on_pendulum(tmp_path):
 
 
 def test_the_preset_default_rises_above_what_it_cloned(tmp_path):
-    """The warm-up clones in 10,000 steps of its own; the first main step shows what came of it."""
+    """Cloning and warm-up have steps of their own; the first main step shows what came of them."""
     run = mildly.train("mcq", "pendulum-mixed", steps=1, eval_every=1_000, out=tmp_path / "run")
     mildly.resume(run.path, steps=6_000)
     (_, cloned), *later = ((line["step"], line["score"]) for line in run.evaluations())
