@@ -2,7 +2,8 @@
 
     python benchmarks/main_table.py benchmarks/results/table1_small.json --picture docs/images/mujoco.png
 
-A score is the mean of a run's last ten evaluations, and a cell the mean over seeds, with their number if not 1.
+A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds, with
+their number if not 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from mildly.paper.reproductions import METHODS
 
 RESULTS = Path(__file__).parent / "results"
-LAST = 10  # evaluations whose mean is a run's score
+LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _ENDING = "-recollected"
@@ -29,7 +30,8 @@ def scores(record: dict[str, Any]) -> Table:
     """The final scores of a record's runs."""
     table: Table = {}
     for run in record["runs"]:
-        last = [evaluation["score"] for evaluation in run["evaluations"][-LAST:]]
+        found = run["evaluations"]
+        last = [one["score"] for one in found[-LAST:] if one["step"] > found[-1]["step"] / 2]
         name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
     return table
