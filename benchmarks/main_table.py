@@ -31,7 +31,7 @@ def scores(record: dict[str, Any]) -> Table:
     table: Table = {}
     for run in record["runs"]:
         found = run["evaluations"]
-        last = [one["score"] for one in found[-LAST:] if one["step"] > found[-1]["step"] / 2]
+        last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
         name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
     return table
