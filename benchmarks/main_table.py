@@ -1,9 +1,9 @@
 """The main table and its picture from a record: data sets by methods, beside what the data themselves score.
 
-    python benchmarks/main_table.py benchmarks/results/table1_small.json --picture docs/images/mujoco.png
+    python benchmarks/main_table.py benchmarks/results/table1.json --picture docs/images/mujoco.png
 
-A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds, with
-their number if not 1.
+A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
+with their number if not 1.
 """
 
 from __future__ import annotations

@@ -147,8 +147,7 @@ def seconds_of(plan: StepPlan, costs: Costs, workers: int = 1) -> float:
     warm_up = (1 + CLONING * _CLONING_COST) * plan.warm_up
     for i, rung in enumerate(plan.rungs):
         steps = {
-            name: rung.steps - before + (warm_up if i == 0 and LEARNERS[name].warms_up else 0)
-            for name in costs.train
+            name: rung.steps - before + (warm_up if i == 0 and LEARNERS[name].warms_up else 0) for name in costs.train
         }
         times = sorted((costs.train[name].seconds(steps[name]) for name in steps), reverse=True)
         total += makespan(times[: rung.candidates], workers)
