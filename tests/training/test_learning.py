@@ -33,7 +33,9 @@ def test_the_preset_default_rises_above_what_it_cloned(tmp_path):
     mildly.resume(run.path, steps=6_000)
     (_, cloned), *later = ((line["step"], line["score"]) for line in run.evaluations())
     assert [step for step, _ in later] == [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]
-    assert later[-1][1] > cloned + 20
+    assert cloned > 50  # a clone of what went well; one of all data is at 6
+    assert later[-1][1] > cloned + 10
+    assert later[-1][1] > 75
 
 
 def test_the_demo_ends_within_five_minutes_with_mcq_on_top(tmp_path):
