@@ -7,7 +7,10 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
+from mildly.algorithms.config import make_config
+from mildly.algorithms.mcq import MCQ
 from mildly.portfolio.plan import (
+    CLONING,
     LEARNERS,
     LEAST,
     MOST,
@@ -32,6 +35,12 @@ def test_each_rung_has_half_the_candidates_and_twice_the_steps():
 def test_fits_and_the_warm_up_have_no_more_steps_than_they_need():
     plan = StepPlan.of(200_000)
     assert (plan.fit_steps, plan.density_steps, plan.warm_up) == (10_000, 3_000, 5_000)
+
+
+def test_a_long_plan_clones_and_warms_up_as_the_default_of_mcq_does():
+    extras = make_config(MCQ, "default", "", {}).extras
+    warm_up = StepPlan.of(MOST).warm_up
+    assert (CLONING * warm_up, warm_up) == (extras.bc_steps, extras.bc_warmup_steps)
 
 
 def test_fits_are_long_enough_where_training_is_short():
