@@ -58,7 +58,7 @@ _PLAIN = {
     "extras.bc_preference": 0.0,
     "extras.policy_ema": None,
 }
-_UNANCHORED = {**_PLAIN, "extras.bc_weight": 0.0}
+_UNANCHORED = {**_PLAIN, "extras.bc_weight": 0.0, "extras.bc_rise": 0.0}
 _SOFT_HELD = {
     **_UNANCHORED,
     "log_std_min": -20.0,

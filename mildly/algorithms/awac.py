@@ -172,7 +172,7 @@ class AWAC(Algorithm):
             advantage = advantage.clamp(max=c.advantage_limit)
         return advantage, {"q_ood": values[..., 1].mean(), "advantage": advantage.mean()}
 
-    def bc_loss(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions."""
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """The negative log-likelihoods of the data's actions."""
         log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
-        return self.extras.mean_loss(-log_prob, batch)
+        return -log_prob

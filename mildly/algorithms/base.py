@@ -96,7 +96,12 @@ class Algorithm(Stateful, ABC):
         return {"loss_bc": loss.detach()}
 
     def bc_loss(self, batch: Batch) -> Tensor:
-        """How far the actor is from the data's actions; for algorithms with extras."""
+        """How far the actor is from the data's actions, on average."""
+        assert self.extras is not None
+        return self.extras.mean_loss(self.bc_losses(batch), batch)
+
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """How far the actor is from the data's actions, (batch,); for algorithms with extras."""
         raise NotImplementedError(f"{type(self).__name__} does not clone")
 
     def warm_up(self, batch: Batch) -> Metrics:

@@ -165,7 +165,7 @@ class CDC(Algorithm):
         best: Tensor = draws[torch.arange(len(draws), device=self.device), values.argmax(dim=-1)]
         return best
 
-    def bc_loss(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions."""
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """The negative log-likelihoods of the data's actions."""
         log_prob: Tensor = self.actor(batch.observations).log_prob(batch.actions)
-        return self.extras.mean_loss(-log_prob, batch)
+        return -log_prob

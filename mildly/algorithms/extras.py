@@ -21,6 +21,10 @@ The data show what each action was followed by, its discounted return G. By defa
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
                   for the reason of its values, and the anchor must be strong. It is lifted where the learner acts
                   itself: what an action brings is then tried, and need not be feared.
+    bc_rise       q: the anchor holds on where the data gain, and lets go where they lose. A transition counts by
+                  exp(q z), z being by how many standard deviations G rises in the steps that follow, more than it
+                  usually does. Where a robot accelerates, values rise from state to state, and critics take the logged
+                  action for the reason. Before a fall they are right, and there is something to gain.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ Metrics = dict[str, Tensor]
 _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as several
 _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
+_SOON = 0.2  # times the horizon: the steps in which returns rise or fall
 
 
 class Phase(NamedTuple):
@@ -118,17 +123,23 @@ class AnchoredExtras(Extras):
     bc_weight: float = 0.0
     """Weight of a behavior cloning term in the actor's loss, in units of how much the data's episodes differ in their
     discounted returns (standard deviation), so that it suits any rewards. 0.02 is a light one."""
+    bc_rise: float = 0.0
+    """How much that term holds on where the return still to come rises soon after, and lets go where it falls: a
+    transition after which it rises by a standard deviation more than after another counts exp of this times as much.
+    0 is none, 1 suits most data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.bc_weight >= 0, "extras.bc_weight", "at least 0", self.bc_weight)
+        require(0 <= self.bc_rise <= 10, "extras.bc_rise", "in [0, 10]", self.bc_rise)
 
 
 class ActorCriticExtras(Stateful):
     """The extras of one learner."""
 
     DERIVED: ClassVar = frozenset(
-        {"config", "gamma", "values", "level", "unit", "usual", "preferences", "anchored", "rows"}
+        {"config", "gamma", "values", "level", "unit", "usual", "preferences"}
+        | {"rise", "usual_rise", "holds", "anchored", "rows"}
     )
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
@@ -137,9 +148,13 @@ class ActorCriticExtras(Stateful):
         self.rows = 0
         """Of the first data."""
         self.anchored = isinstance(config, AnchoredExtras) and config.bc_weight > 0
+        self.rise = config.bc_rise if isinstance(config, AnchoredExtras) and self.anchored else 0.0
         self.level = self.unit = self.usual = torch.zeros(())  # of returns, of their spread, of counts in the data
         self.preferences: Tensor | None = None
         """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
+        self.usual_rise = torch.zeros(2)  # of the data's returns: the median and the standard deviation
+        self.holds: Tensor | None = None
+        """What each row counts in the anchor besides, at the median 1."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.steps = 0
 
@@ -164,12 +179,14 @@ class ActorCriticExtras(Stateful):
     ) -> dict[str, Tensor]:
         """Count the rows of data, the first or further ones; the columns in which returns are mixed, if asked for."""
         c = self.config
-        if not (c.return_mix or c.bc_preference):
+        if not (c.return_mix or c.bc_preference or self.rise):
             return {}
         scaled = preprocessing.scaled(dataset)
         returns = returns or Returns.of(scaled, self.gamma, device)
         if c.bc_preference:
             self._prefer(returns.of_pieces(self._pieces(scaled)))
+        if self.rise:
+            self._hold(returns.rise(scaled, max(1, round(_SOON / (1 - self.gamma)))))
         if not c.return_mix:
             return {}
         ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
@@ -181,11 +198,16 @@ class ActorCriticExtras(Stateful):
 
     def _prefer(self, means: Tensor) -> None:
         """Count rows by the mean returns of their pieces, in standard deviations of the first data."""
-        above = (means - self.level) / self.unit.clamp(min=torch.finfo(means.dtype).tiny)
-        counts = (self.config.bc_preference * above.clamp(-_FAR, _FAR)).exp()
+        counts = (self.config.bc_preference * _deviations(means, self.level, self.unit)).exp()
         if self.preferences is None:
-            self.usual, self.preferences = counts.mean(), counts.new_ones(1)
-        self.preferences = torch.cat([self.preferences[:-1], counts / self.usual, counts.new_ones(1)])
+            self.usual = counts.mean()
+        self.preferences = _followed_by(self.preferences, counts / self.usual)
+
+    def _hold(self, rises: Tensor) -> None:
+        """Count rows by how much their returns rise, in standard deviations of the first data."""
+        if self.holds is None:
+            self.usual_rise = torch.stack([rises.median(), rises.std(unbiased=False)])
+        self.holds = _followed_by(self.holds, (self.rise * _deviations(rises, *self.usual_rise)).exp())
 
     def phases(self, learner: Clones) -> list[Phase]:
         """Cloning alone, and the warm-up; as far as they are asked for."""
@@ -204,28 +226,40 @@ class ActorCriticExtras(Stateful):
         return [phase for phase in both if phase.steps]
 
     def mean_loss(self, losses: Tensor, batch: Batch) -> Tensor:
-        """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for.
-
-        Transitions that are no rows of the data, which is row -1, count 1.
-        """
-        if self.preferences is not None and len(batch.rows):
-            losses = losses * self.preferences[batch.rows]
-        return losses.mean()
+        """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for."""
+        return _counted(losses, self.preferences, batch).mean()
 
     def begin_acting(self) -> None:
         """Lift the anchor."""
         self.anchored = False
 
-    def anchor(self, bc_loss: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-        """The term of the actor's loss: a cloning loss in units of the spread of returns between episodes.
+    def anchor(self, losses: Tensor, batch: Batch, scale: float | Tensor = 1.0) -> Tensor:
+        """The term of the actor's loss: cloning losses, (batch,), in units of the spread of returns between episodes.
 
         `scale` is what the method multiplies values with in that loss, if with anything.
         """
         assert isinstance(self.config, AnchoredExtras)
-        return self.config.bc_weight * scale * self.unit * bc_loss
+        held = _counted(losses, self.holds, batch)
+        return self.config.bc_weight * scale * self.unit * self.mean_loss(held, batch)
 
     def after_step(self, actor: nn.Module) -> None:
         """Let the average follow the actor; at first it is the mean of all actors so far."""
         self.steps += 1
         if self.average is not None and self.config.policy_ema is not None:
             polyak_update(self.average, actor, max(self.config.policy_ema, 1 / self.steps))
+
+
+def _deviations(values: Tensor, usual: Tensor, spread: Tensor) -> Tensor:
+    """By how many standard deviations values lie above the usual one."""
+    return ((values - usual) / spread.clamp(min=torch.finfo(values.dtype).tiny)).clamp(-_FAR, _FAR)
+
+
+def _followed_by(counts: Tensor | None, more: Tensor) -> Tensor:
+    """The counts of all rows and then of further ones; what is no row of the data, which is row -1, counts 1."""
+    known = more[:0] if counts is None else counts[:-1]
+    return torch.cat([known, more, more.new_ones(1)])
+
+
+def _counted(losses: Tensor, counts: Tensor | None, batch: Batch) -> Tensor:
+    """The losses of a batch times what its rows count, if they do not count alike."""
+    return losses if counts is None or not len(batch.rows) else losses * counts[batch.rows]

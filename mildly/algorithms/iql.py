@@ -196,9 +196,9 @@ class IQL(Algorithm):
         loss, metrics = weighted_bc_loss(batch, self.distribution(batch.observations), weights)
         return loss, metrics | {"advantage": advantage.mean()}
 
-    def bc_loss(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions."""
-        return self.extras.mean_loss(-self.distribution(batch.observations).log_prob(batch.actions), batch)
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """The negative log-likelihoods of the data's actions."""
+        return -self.distribution(batch.observations).log_prob(batch.actions)
 
     def distribution(self, observations: Tensor) -> Gaussian:
         """The actor's distribution in training, with dropout."""

@@ -163,11 +163,11 @@ class SAC(Algorithm):
         min_q = values.amin(dim=0)
         loss = (self.alpha * drawn.log_prob - min_q).mean()
         if self.extras.anchored:
-            loss = loss + self.extras.anchor(self.bc_loss(batch))
+            loss = loss + self.extras.anchor(self.bc_losses(batch), batch)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}
 
-    def bc_loss(self, batch: Batch) -> Tensor:
-        """The negative log-likelihood of the data's actions; those at a bound are taken to be near it."""
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """The negative log-likelihoods of the data's actions; those at a bound are taken to be near it."""
         log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions, self.CLONING_MARGIN)
-        return self.extras.mean_loss(-log_prob, batch)
+        return -log_prob

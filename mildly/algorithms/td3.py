@@ -123,7 +123,7 @@ class TD3(Algorithm):
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
         loss = -values[0].mean()
         if self.extras.anchored:
-            loss = loss + self.extras.anchor(self.bc_loss(batch))
+            loss = loss + self.extras.anchor(self.bc_losses(batch), batch)
         distance = (actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
 
@@ -132,7 +132,7 @@ class TD3(Algorithm):
         polyak_update(self.target_critics, self.critics, self.config.tau)
         polyak_update(self.target_actor, self.actor, self.config.tau)
 
-    def bc_loss(self, batch: Batch) -> Tensor:
-        """The squared distance to the data's actions."""
+    def bc_losses(self, batch: Batch) -> Tensor:
+        """The squared distances to the data's actions."""
         distances: Tensor = (self.actor(batch.observations) - batch.actions).square().sum(-1)
-        return self.extras.mean_loss(distances, batch)
+        return distances

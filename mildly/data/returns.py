@@ -48,6 +48,17 @@ class Returns(NamedTuple):
         off = self.of_pieces(pieces) - self.level()
         return ((self.weight * off.square()).sum() / self.weight.sum()).sqrt()
 
+    def rise(self, dataset: Dataset, steps: int) -> Tensor:
+        """For each row, how much higher the return still to come is so many steps later, or at the end of the log.
+
+        After an episode has terminated, nothing is to come.
+        """
+        lengths = [segment.stop - segment.start for segment in dataset.segments()]
+        last = torch.from_numpy(np.repeat(np.cumsum(lengths) - 1, lengths)).to(self.value.device)
+        then = torch.arange(len(last), device=last.device) + steps
+        later = self.value[then.minimum(last)]
+        return torch.where((then > last) & (self.ended > 0), 0.0, later) - self.value
+
     def mixed(
         self, rewards: Tensor, terminated: Tensor, mix: float, *, terminated_only: bool = False
     ) -> dict[str, Tensor]:

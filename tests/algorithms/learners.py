@@ -42,6 +42,7 @@ _EVERYTHING = {
     "extras.bc_warmup_steps": 3,
     "extras.bc_weight": 0.5,
     "extras.bc_preference": 1.0,
+    "extras.bc_rise": 1.0,
     "extras.policy_ema": 0.3,
     "behavior.steps": 2,
     "behavior.cache": True,

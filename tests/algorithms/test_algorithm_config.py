@@ -182,6 +182,7 @@ OUT_OF_RANGE = [
     ("return_mix", -0.1, "in [0, 1]"),
     ("bc_warmup_steps", -1, "at least 0"),
     ("bc_weight", -0.1, "at least 0"),
+    ("bc_rise", 11.0, "in [0, 10]"),
     ("policy_ema", 0.0, "in (0, 1]"),
     ("policy_ema", 1.5, "in (0, 1]"),
 ]

@@ -16,7 +16,7 @@ from mildly.data.batches import Buffer
 from mildly.data.returns import discounted_returns
 
 LEVEL, MIX, ANCHOR, AVERAGE = "extras.level_start", "extras.return_mix", "extras.bc_weight", "extras.policy_ema"
-PREFERENCE = "extras.bc_preference"
+PREFERENCE, RISE = "extras.bc_preference", "extras.bc_rise"
 
 
 # The level
@@ -278,6 +278,69 @@ def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_co
     assert learner.extras.preferences[-1] == 1
     new = make_batch()._replace(rows=torch.full((len(make_batch().rewards),), -1))
     assert torch.equal(learner.bc_loss(new), learner.bc_loss(new._replace(rows=torch.empty(0, dtype=torch.int64))))
+
+
+# The anchor holds on where returns rise
+
+
+def held(data: Any, rate: float) -> list[float]:
+    """exp(rate z) of each row by a slow rule: z is how far its return rises in the next 2 steps of a horizon of 10."""
+    value, _ = discounted_returns(data, 0.9)
+    rises = np.empty(len(data))
+    for episode in data.segments():
+        for row in range(episode.start, episode.stop):
+            last = episode.stop - 1
+            later = 0.0 if row + 2 > last and data.terminated[last] else value[min(row + 2, last)]
+            rises[row] = later - value[row]
+    middle = np.sort(rises)[(len(rises) - 1) // 2]  # torch's median: the lower of two in the middle
+    return [float(np.exp(rate * np.clip((rise - middle) / rises.std(), -3, 3))) for rise in rises]
+
+
+@pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])
+def test_the_anchor_counts_a_transition_by_how_its_return_rises_if_asked_for(name):
+    """By hand, in loss and gradient; together with the preference for good episodes."""
+    free, anchored = tiny(name), starting(name, **{ANCHOR: 0.3, RISE: 2.0, PREFERENCE: 2.0})
+    counts, liked = held(DATA, 2.0), [counted(row) for row in range(len(DATA))]
+    assert max(counts) > 2 * min(counts)
+    for row in (0, 7, len(DATA) - 1):
+        batch = drawn_by(anchored)._replace(rows=torch.full((12,), row))
+        plain, got, cloning = actor_loss_of(free, batch), actor_loss_of(anchored, batch), free.bc_losses(batch).mean()
+        weight = 0.3 * anchored.extras.unit.item() * counts[row] * liked[row] / np.mean(liked)
+        assert got.item() == pytest.approx(plain.item() + weight * cloning.item(), rel=1e-3, abs=1e-4)
+        both = [torch.autograd.grad(x, list(free.actor.parameters()), retain_graph=True) for x in (plain, cloning)]
+        for whole, own, pull in zip(torch.autograd.grad(got, list(anchored.actor.parameters())), *both, strict=True):
+            torch.testing.assert_close(whole, own + weight * pull, atol=1e-4, rtol=1e-3)
+    assert not any("holds" in key for key in anchored.state_dict())
+
+
+@every_anchored
+def test_cloning_itself_does_not_look_at_how_returns_rise(name):
+    learner, plain = starting(name, **{ANCHOR: 0.3, RISE: 2.0}), starting(name, **{ANCHOR: 0.3})
+    assert torch.equal(learner.bc_loss(batch_of()), plain.bc_loss(batch_of()))
+    learner.clone(batch_of()), plain.clone(batch_of())
+    assert same(weights(learner.actor), weights(plain.actor))
+
+
+def test_without_an_anchor_no_row_is_counted_by_its_rise():
+    assert starting("mcq", **{RISE: 2.0}).extras.holds is None
+
+
+def test_rises_of_further_data_are_in_deviations_of_the_first_and_new_transitions_count_one():
+    learner = starting("mcq", **{ANCHOR: 0.3, RISE: 1.0})
+    first = learner.extras.holds.clone()
+    steeper = dataclasses.replace(DATA, rewards=10 * np.asarray(DATA.rewards))
+    learner.more_batches(steeper)
+    holds = learner.extras.holds
+    assert torch.equal(holds[: len(DATA)], first[:-1])
+    assert holds[len(DATA) : -1].log().std() > 1.5 * first[:-1].log().std()
+    assert holds[-1] == 1
+
+
+def test_returns_that_all_rise_alike_are_held_alike():
+    alike = dataclasses.replace(DATA, rewards=np.zeros(len(DATA), np.float32))
+    learner = tiny("mcq", **{"gamma": 0.9, ANCHOR: 0.3, RISE: 2.0})
+    learner.batches(alike)
+    assert learner.extras.holds.tolist() == [1.0] * (len(DATA) + 1)
 
 
 # The average

@@ -228,3 +228,30 @@ def test_pieces_are_numbered_without_holes_and_never_span_two_episodes(episodes:
 def test_episodes_that_return_alike_have_no_spread() -> None:
     data = dataset([([1.0] * 5, "terminated")] * 4)
     assert Returns.of(data, 0.9, CPU).spread(pieces(data, 1000)).item() == pytest.approx(0.0, abs=1e-6)
+
+
+# How returns rise
+
+
+def slow_rise(data: Dataset, row: int, gamma: float, steps: int) -> float:
+    """Walk on for so many steps, or until the log of the episode ends."""
+    now = slow_return(data, row, gamma)[0]
+    for step in range(steps):
+        if data.terminated[row + step]:
+            return -now
+        if data.truncated[row + step]:
+            return slow_return(data, row + step, gamma)[0] - now
+    return slow_return(data, row + steps, gamma)[0] - now
+
+
+@given(logs, gammas, st.integers(1, 15))
+def test_a_rise_equals_that_of_a_slow_walk(episodes: Any, gamma: float, steps: int) -> None:
+    data = dataset(episodes)
+    expected = [slow_rise(data, row, gamma, steps) for row in range(len(data))]
+    np.testing.assert_allclose(Returns.of(data, gamma, CPU).rise(data, steps), expected, rtol=1e-4, atol=1e-2)
+
+
+def test_rises_by_hand() -> None:
+    """Of returns 1, 4, 2 to a terminal state and 5, 6 to a time-out, two steps later; gamma 0 makes rewards returns."""
+    data = dataset([([1.0, 4.0, 2.0], "terminated"), ([5.0, 6.0], "truncated")])
+    assert Returns.of(data, 0.0, CPU).rise(data, 2).tolist() == [1.0, -4.0, -2.0, 1.0, 0.0]
