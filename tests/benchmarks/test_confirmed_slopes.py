@@ -1,4 +1,4 @@
-"""Whether a log confirms critics: sums by hand, an effect found in spite of a confounder, and the judgement of a run."""
+"""Whether a log confirms critics: sums by hand, an effect found in spite of a confounder, and a run judged by parts."""
 
 from __future__ import annotations
 
