@@ -8,7 +8,8 @@ For each data set, algorithm and seed both learners are built, and take their gr
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
 processor's time. In it we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
 (`sample_transition_batch` of its own buffer and `update`), both without logging; with `--fit` it is their public `fit`,
-its logging included and its files left out. Then both policies act deterministically in episodes of equal seeds.
+its logging included and its files left out. What we train before the main steps is timed by itself. Then both policies
+act deterministically in episodes of equal seeds.
 
 How the hyperparameters correspond, and what no option can make equal, is said in `peer_table.py`. What is recorded is
 everything: configs, versions, every block's time and every episode's return.
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,35 @@ class Ours:
         self.batches = self.learner.batches(data)
         self.generator = self.learner.random_stream(seed, "batches")
 
+    def before(self) -> list[dict[str, Any]]:
+        """What comes before the main steps, timed: phases, and the draws that a behavior model keeps."""
+        taken = [
+            {"what": phase.name, "steps": phase.steps, **self._timed(phase.update, phase.steps)}
+            for phase in self.learner.phases()
+        ]
+        kept = getattr(self.learner, "behavior", None)
+        if kept is not None and kept.cache is not None:
+            taken.append({"what": "kept draws", "steps": 1, **timed(kept.fill)})
+        return taken
+
     def steps(self, count: int) -> dict[str, float]:
         """Gradient steps, timed."""
-        wall, processor = time.perf_counter(), time.process_time()
-        for _ in range(count):
-            self.learner.step(self.batches.sample(self.generator))
-        return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+        return self._timed(self.learner.step, count)
+
+    def _timed(self, update: Callable[[Any], Any], count: int) -> dict[str, float]:
+        def take() -> None:
+            for _ in range(count):
+                update(self.batches.sample(self.generator))
+
+        return timed(take)
+
+
+def timed(call: Callable[[], None]) -> dict[str, float]:
+    """How long a call takes, by the clock and by the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
+    call()
+    taken = {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+    return {key: round(value, 5) for key, value in taken.items()}
 
 
 class Theirs:
@@ -180,6 +204,7 @@ def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.
     config = our_config(name, data, args.sizes)
     ours = Ours(name, config, data, seed)
     built = theirs.ask("build", config=PEERS[name].config, arguments=their_arguments(name, config, data), seed=seed)
+    before = ours.before()
     rounds: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     for i in range(args.rounds):
         count = args.steps // args.rounds + (i < args.steps % args.rounds)
@@ -194,6 +219,7 @@ def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.
         scores = None if result.scores is None else [round(value, 2) for value in result.scores]
         returns = [round(value, 2) for value in result.returns]
         sides[side] = {"returns": returns, "scores": scores, "lengths": result.lengths, "rounds": rounds[side]}
+    sides["ours"] |= {"before": before} if before else {}
     found = {"ours": versions(), "theirs": theirs.ask("versions")["versions"]}
     return {
         "configs": {"ours": dataclasses.asdict(config), "theirs": built["config"]},
@@ -220,6 +246,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         key: round(statistics.median(theirs[key] / ours[key] for ours, theirs in pairs), 2)
         for key in ("seconds", "processor_seconds")
     }
+    whole = {"speed_ratio_with_what_comes_before": with_before(rows)} if "before" in rows[0]["ours"] else {}
     return {
         "measure": "score" if rows[0]["ours"]["scores"] else "return",
         "mean": means,
@@ -228,7 +255,18 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_per_second": speeds,
         "speed_ratio": ratios["seconds"],
         "speed_ratio_by_processor_time": ratios["processor_seconds"],
+        **whole,
     }
+
+
+def with_before(rows: list[dict[str, Any]]) -> float:
+    """The ratio of whole trainings, by processor time: with our phases and kept draws, for the steps that were run."""
+
+    def total(parts: list[dict[str, Any]]) -> float:
+        return sum(part["processor_seconds"] for part in parts)
+
+    ratios = [total(row["theirs"]["rounds"]) / total(row["ours"]["before"] + row["ours"]["rounds"]) for row in rows]
+    return round(statistics.median(ratios), 2)
 
 
 def merged(old: dict[str, Any], entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

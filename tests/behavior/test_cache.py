@@ -47,7 +47,7 @@ def model(seed: int = 0) -> CVAE:
 
 def filled(data: Dataset, edition: int = 0, seed: int = 5, normalizer: Normalizer | None = None) -> ActionCache:
     cache = ActionCache(data, N, CPU, normalizer)
-    cache.fill(model(), edition, seed)
+    cache.fill(model().sample, edition, seed)
     return cache
 
 
@@ -83,7 +83,7 @@ def test_kept_actions_belong_to_the_states_that_a_batch_holds():
             telling.decoder[0].weight[:, OBSERVATIONS:] = 0
         for normalizer in (None, Normalizer.of(data, CPU)):
             cache = ActionCache(data, N, CPU, normalizer)
-            cache.fill(telling, 0, 1)
+            cache.fill(telling.sample, 0, 1)
             sampler = Transitions(data, 200, CPU, Preprocessing(normalizer))
             batch = sampler.sample(torch.Generator().manual_seed(2))
             states = torch.cat([batch.observations, batch.next_observations])
@@ -119,7 +119,7 @@ def test_blocks_change_neither_the_ends_nor_where_actions_are_found(monkeypatch)
     with torch.no_grad():
         telling.decoder[0].weight[:, OBSERVATIONS:] = 0
     for cache in (pieces, whole):
-        cache.fill(telling, 0, 1)
+        cache.fill(telling.sample, 0, 1)
     assert (pieces.gather(torch.arange(20)) - whole.gather(torch.arange(20))).abs().max() <= 2 * HALF
 
 
@@ -149,9 +149,9 @@ def test_a_mapped_set_gives_the_same_actions(tmp_path: Path) -> None:
 def test_an_edition_is_drawn_once_and_the_next_one_is_another():
     cache = filled(chained_dataset())
     first = cache.actions.clone()
-    cache.fill(model(1), 0, 5)  # another model, but this edition is there
+    cache.fill(model(1).sample, 0, 5)  # another model, but this edition is there
     assert torch.equal(cache.actions, first)
-    cache.fill(model(), 1, 5)
+    cache.fill(model().sample, 1, 5)
     assert not torch.isclose(cache.actions, first).all(dim=-1).any()
     states = np.concatenate([cache.dataset.observations, cache.dataset.next_observations[[3, 4, 9]]])
     assert (cache.actions.float() - drawn(states, 1)).abs().max() <= HALF
