@@ -6,7 +6,8 @@ r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters,
 
 For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
-processor's time. In it we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
+processor's time. Where two comparisons ask the same of d3rlpy (`bcq` and `bcq-fast`), it is trained once and all three
+take turns. In a block we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
 (`sample_transition_batch` of its own buffer and `update`), both without logging; with `--fit` it is their public `fit`,
 its logging included and its files left out. What we train before the main steps is timed by itself. Then both policies
 act deterministically in episodes of equal seeds.
@@ -199,31 +200,47 @@ def open_data(source: str) -> Dataset:
     return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_space=space))
 
 
-def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Train both by turns, then let both act. The result is a record's `configs` and its row for this seed."""
-    config = our_config(name, data, args.sizes)
-    ours = Ours(name, config, data, seed)
-    built = theirs.ask("build", config=PEERS[name].config, arguments=their_arguments(name, config, data), seed=seed)
-    before = ours.before()
-    rounds: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+def alike(names: Sequence[str], data: Dataset, sizes: str) -> list[list[str]]:
+    """Comparisons in groups for which d3rlpy gets the same arguments, so that one training of it serves the group."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        arguments = their_arguments(name, our_config(name, data, sizes), data)
+        groups.setdefault(json.dumps([PEERS[name].config, arguments]), []).append(name)
+    return list(groups.values())
+
+
+def compare(
+    names: Sequence[str], data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """Train all by turns, then let all act. The result is by name a record's `configs` and its row for this seed."""
+    first = names[0]
+    configs = {name: our_config(name, data, args.sizes) for name in names}
+    ours = {name: Ours(name, config, data, seed) for name, config in configs.items()}
+    arguments = their_arguments(first, configs[first], data)
+    built = theirs.ask("build", config=PEERS[first].config, arguments=arguments, seed=seed)
+    before = {name: learner.before() for name, learner in ours.items()}
+    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in (*names, "theirs")}
     for i in range(args.rounds):
         count = args.steps // args.rounds + (i < args.steps % args.rounds)
-        for side in ("ours", "theirs") if i % 2 == 0 else ("theirs", "ours"):  # neither is always the first
-            taken = ours.steps(count) if side == "ours" else theirs.ask("steps", count=count, fit=args.fit)
+        for side in rounds if i % 2 == 0 else reversed(rounds):  # neither is always the first
+            taken = theirs.ask("steps", count=count, fit=args.fit) if side == "theirs" else ours[side].steps(count)
             rounds[side].append({"steps": count, **{key: round(value, 5) for key, value in taken.items()}})
-    kind = TheirTransformer if name == "decision-transformer" else TheirPolicy
-    policies: dict[str, Acts | Starts] = {"ours": ours.learner.policy(data.meta), "theirs": kind(theirs, data.meta)}
+    kind = TheirTransformer if first == "decision-transformer" else TheirPolicy
+    policies: dict[str, Acts | Starts] = {name: learner.learner.policy(data.meta) for name, learner in ours.items()}
     sides: dict[str, Any] = {}
-    for side, policy in policies.items():
+    for side, policy in (policies | {"theirs": kind(theirs, data.meta)}).items():
         result = rollout(policy, data.meta, episodes=args.episodes, seed=seed)
         scores = None if result.scores is None else [round(value, 2) for value in result.scores]
         returns = [round(value, 2) for value in result.returns]
         sides[side] = {"returns": returns, "scores": scores, "lengths": result.lengths, "rounds": rounds[side]}
-    sides["ours"] |= {"before": before} if before else {}
+        sides[side] |= {"before": before[side]} if before.get(side) else {}
     found = {"ours": versions(), "theirs": theirs.ask("versions")["versions"]}
     return {
-        "configs": {"ours": dataclasses.asdict(config), "theirs": built["config"]},
-        "row": {"seed": seed, "versions": found, **sides},
+        name: {
+            "configs": {"ours": dataclasses.asdict(configs[name]), "theirs": built["config"]},
+            "row": {"seed": seed, "versions": found, "ours": sides[name], "theirs": sides["theirs"]},
+        }
+        for name in names
     }
 
 
@@ -301,28 +318,29 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     for source in args.datasets:
         data = open_data(source)
         label = f"{data.meta.name}, {args.sizes}"
-        command = f"python benchmarks/peers.py --datasets {data.meta.name} {flags}"
+        of_set = records.setdefault(label, {})
         theirs = Theirs(args.python, folder)
         try:
             theirs.load(data, folder)
-            for name, seed in ((name, seed) for name in args.algorithms for seed in args.seeds):
-                result = compare(name, data, theirs, seed, args)
-                entry = {
-                    "command": f"{command} --algorithms {name} --seeds SEED",
-                    "settings": settings,
-                    "data": {"env_id": data.meta.env_id, "rows": len(data), "fingerprint": data.meta.fingerprint},
-                    "configs": result["configs"],
-                    "differences": list(PEERS[name].differences),
-                }
-                of_set = records.setdefault(label, {})
-                of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
+            groups = alike(args.algorithms, data, args.sizes)
+            for names, seed in ((names, seed) for names in groups for seed in args.seeds):
+                command = f"python benchmarks/peers.py --datasets {data.meta.name} {flags} --algorithms"
+                for name, result in compare(names, data, theirs, seed, args).items():
+                    entry = {
+                        "command": f"{command} {' '.join(names)} --seeds SEED",
+                        "settings": settings,
+                        "data": {"env_id": data.meta.env_id, "rows": len(data), "fingerprint": data.meta.fingerprint},
+                        "configs": result["configs"],
+                        "differences": list(PEERS[name].differences),
+                    }
+                    of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
+                    print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
                 if args.out:
                     with atomic_write(args.out) as unfinished:
                         unfinished.write_text(compact(records))
-                print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
         finally:
             theirs.close()
-        print(f"\n{label}\n{table(records[label])}\n", flush=True)
+        print(f"\n{label}\n{table(of_set)}\n", flush=True)
 
 
 def table(of_set: dict[str, Any]) -> str:
