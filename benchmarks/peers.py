@@ -280,7 +280,7 @@ def with_before(rows: list[dict[str, Any]]) -> float:
     """The ratio of whole trainings, by processor time: with our phases and kept draws, for the steps that were run."""
 
     def total(parts: list[dict[str, Any]]) -> float:
-        return sum(part["processor_seconds"] for part in parts)
+        return math.fsum(part["processor_seconds"] for part in parts)
 
     ratios = [total(row["theirs"]["rounds"]) / total(row["ours"]["before"] + row["ours"]["rounds"]) for row in rows]
     return round(statistics.median(ratios), 2)
