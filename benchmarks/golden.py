@@ -81,7 +81,7 @@ def run_case(algorithm: str, preset: str, fields: dict[str, Any]) -> dict[str, A
     """The hashes of weights and optimizers after 60 steps, and the metrics of some of these steps."""
     kind, data = ALGORITHMS[algorithm], load_dataset("hopper-mixed")
     given = flatten(make_config(kind, preset, "hopper-medium-v2", fields))
-    phases = {"behavior.steps": FIT, "extras.bc_warmup_steps": WARM_UP}
+    phases = {"behavior.steps": FIT, "extras.bc_warmup_steps": WARM_UP, "warmup_steps": WARM_UP}
     config = build_config(kind, given | {name: steps for name, steps in phases.items() if given.get(name)})
     learner = kind(config, data.observation_size, data.action_size, seed=SEED)
     batches, generator = learner.batches(data), learner.random_stream(SEED, "batches")

@@ -268,6 +268,26 @@ PEERS["decision-transformer"] = Peer(
     ),
 )
 
+_KEPT: dict[str, Any] = {
+    "behavior.steps": 5_000,
+    "behavior.cache": True,
+    "behavior.cache_megabytes": 2000.0,
+    "behavior.refresh_every": None,
+}
+for _name in ("bcq", "bear"):
+    _exact = PEERS[_name]
+    PEERS[f"{_name}-fast"] = replace(
+        _exact,
+        algorithm=_name,
+        held={**_exact.held, **_KEPT},
+        idle=(),
+        differences=(
+            "CVAE: trained in every step there, here in 5,000 steps before them (`before` in a row is their time)",
+            "its draws: new ones in every step there, here ten in each state of the data, drawn once",
+            *_exact.differences,
+        ),
+    )
+
 _CQL = PEERS["cql"]
 PEERS["cql-fast"] = replace(
     _CQL,

@@ -6,9 +6,11 @@ r"""Our baselines against d3rlpy's: the same data, networks and hyperparameters,
 
 For each data set, algorithm and seed both learners are built, and take their gradient steps in blocks, ours and
 theirs by turns, each in its own process on one thread while the other waits. A block is timed by the clock and by the
-processor's time. In it we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
+processor's time. Where two comparisons ask the same of d3rlpy (`bcq` and `bcq-fast`), it is trained once and all three
+take turns. In a block we do what our training loop does (`Sampler.sample` and `step`), and d3rlpy what its `fit` does
 (`sample_transition_batch` of its own buffer and `update`), both without logging; with `--fit` it is their public `fit`,
-its logging included and its files left out. Then both policies act deterministically in episodes of equal seeds.
+its logging included and its files left out. What we train before the main steps is timed by itself. Then both policies
+act deterministically in episodes of equal seeds.
 
 How the hyperparameters correspond, and what no option can make equal, is said in `peer_table.py`. What is recorded is
 everything: configs, versions, every block's time and every episode's return.
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +58,35 @@ class Ours:
         self.batches = self.learner.batches(data)
         self.generator = self.learner.random_stream(seed, "batches")
 
+    def before(self) -> list[dict[str, Any]]:
+        """What comes before the main steps, timed: phases, and the draws that a behavior model keeps."""
+        taken = [
+            {"what": phase.name, "steps": phase.steps, **self._timed(phase.update, phase.steps)}
+            for phase in self.learner.phases()
+        ]
+        kept = getattr(self.learner, "behavior", None)
+        if kept is not None and kept.cache is not None:
+            taken.append({"what": "kept draws", "steps": 1, **timed(kept.fill)})
+        return taken
+
     def steps(self, count: int) -> dict[str, float]:
         """Gradient steps, timed."""
-        wall, processor = time.perf_counter(), time.process_time()
-        for _ in range(count):
-            self.learner.step(self.batches.sample(self.generator))
-        return {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+        return self._timed(self.learner.step, count)
+
+    def _timed(self, update: Callable[[Any], Any], count: int) -> dict[str, float]:
+        def take() -> None:
+            for _ in range(count):
+                update(self.batches.sample(self.generator))
+
+        return timed(take)
+
+
+def timed(call: Callable[[], None]) -> dict[str, float]:
+    """How long a call takes, by the clock and by the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
+    call()
+    taken = {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+    return {key: round(value, 5) for key, value in taken.items()}
 
 
 class Theirs:
@@ -175,29 +200,47 @@ def open_data(source: str) -> Dataset:
     return dataclasses.replace(data, meta=dataclasses.replace(data.meta, action_space=space))
 
 
-def compare(name: str, data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Train both by turns, then let both act. The result is a record's `configs` and its row for this seed."""
-    config = our_config(name, data, args.sizes)
-    ours = Ours(name, config, data, seed)
-    built = theirs.ask("build", config=PEERS[name].config, arguments=their_arguments(name, config, data), seed=seed)
-    rounds: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+def alike(names: Sequence[str], data: Dataset, sizes: str) -> list[list[str]]:
+    """Comparisons in groups for which d3rlpy gets the same arguments, so that one training of it serves the group."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        arguments = their_arguments(name, our_config(name, data, sizes), data)
+        groups.setdefault(json.dumps([PEERS[name].config, arguments]), []).append(name)
+    return list(groups.values())
+
+
+def compare(
+    names: Sequence[str], data: Dataset, theirs: Theirs, seed: int, args: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """Train all by turns, then let all act. The result is by name a record's `configs` and its row for this seed."""
+    first = names[0]
+    configs = {name: our_config(name, data, args.sizes) for name in names}
+    ours = {name: Ours(name, config, data, seed) for name, config in configs.items()}
+    arguments = their_arguments(first, configs[first], data)
+    built = theirs.ask("build", config=PEERS[first].config, arguments=arguments, seed=seed)
+    before = {name: learner.before() for name, learner in ours.items()}
+    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in (*names, "theirs")}
     for i in range(args.rounds):
         count = args.steps // args.rounds + (i < args.steps % args.rounds)
-        for side in ("ours", "theirs") if i % 2 == 0 else ("theirs", "ours"):  # neither is always the first
-            taken = ours.steps(count) if side == "ours" else theirs.ask("steps", count=count, fit=args.fit)
+        for side in rounds if i % 2 == 0 else reversed(rounds):  # neither is always the first
+            taken = theirs.ask("steps", count=count, fit=args.fit) if side == "theirs" else ours[side].steps(count)
             rounds[side].append({"steps": count, **{key: round(value, 5) for key, value in taken.items()}})
-    kind = TheirTransformer if name == "decision-transformer" else TheirPolicy
-    policies: dict[str, Acts | Starts] = {"ours": ours.learner.policy(data.meta), "theirs": kind(theirs, data.meta)}
+    kind = TheirTransformer if first == "decision-transformer" else TheirPolicy
+    policies: dict[str, Acts | Starts] = {name: learner.learner.policy(data.meta) for name, learner in ours.items()}
     sides: dict[str, Any] = {}
-    for side, policy in policies.items():
+    for side, policy in (policies | {"theirs": kind(theirs, data.meta)}).items():
         result = rollout(policy, data.meta, episodes=args.episodes, seed=seed)
         scores = None if result.scores is None else [round(value, 2) for value in result.scores]
         returns = [round(value, 2) for value in result.returns]
         sides[side] = {"returns": returns, "scores": scores, "lengths": result.lengths, "rounds": rounds[side]}
+        sides[side] |= {"before": before[side]} if before.get(side) else {}
     found = {"ours": versions(), "theirs": theirs.ask("versions")["versions"]}
     return {
-        "configs": {"ours": dataclasses.asdict(config), "theirs": built["config"]},
-        "row": {"seed": seed, "versions": found, **sides},
+        name: {
+            "configs": {"ours": dataclasses.asdict(configs[name]), "theirs": built["config"]},
+            "row": {"seed": seed, "versions": found, "ours": sides[name], "theirs": sides["theirs"]},
+        }
+        for name in names
     }
 
 
@@ -220,6 +263,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         key: round(statistics.median(theirs[key] / ours[key] for ours, theirs in pairs), 2)
         for key in ("seconds", "processor_seconds")
     }
+    whole = {"speed_ratio_with_what_comes_before": with_before(rows)} if "before" in rows[0]["ours"] else {}
     return {
         "measure": "score" if rows[0]["ours"]["scores"] else "return",
         "mean": means,
@@ -228,7 +272,18 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_per_second": speeds,
         "speed_ratio": ratios["seconds"],
         "speed_ratio_by_processor_time": ratios["processor_seconds"],
+        **whole,
     }
+
+
+def with_before(rows: list[dict[str, Any]]) -> float:
+    """The ratio of whole trainings, by processor time: with our phases and kept draws, for the steps that were run."""
+
+    def total(parts: list[dict[str, Any]]) -> float:
+        return math.fsum(part["processor_seconds"] for part in parts)
+
+    ratios = [total(row["theirs"]["rounds"]) / total(row["ours"]["before"] + row["ours"]["rounds"]) for row in rows]
+    return round(statistics.median(ratios), 2)
 
 
 def merged(old: dict[str, Any], entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -263,28 +318,29 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     for source in args.datasets:
         data = open_data(source)
         label = f"{data.meta.name}, {args.sizes}"
-        command = f"python benchmarks/peers.py --datasets {data.meta.name} {flags}"
+        of_set = records.setdefault(label, {})
         theirs = Theirs(args.python, folder)
         try:
             theirs.load(data, folder)
-            for name, seed in ((name, seed) for name in args.algorithms for seed in args.seeds):
-                result = compare(name, data, theirs, seed, args)
-                entry = {
-                    "command": f"{command} --algorithms {name} --seeds SEED",
-                    "settings": settings,
-                    "data": {"env_id": data.meta.env_id, "rows": len(data), "fingerprint": data.meta.fingerprint},
-                    "configs": result["configs"],
-                    "differences": list(PEERS[name].differences),
-                }
-                of_set = records.setdefault(label, {})
-                of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
+            groups = alike(args.algorithms, data, args.sizes)
+            for names, seed in ((names, seed) for names in groups for seed in args.seeds):
+                command = f"python benchmarks/peers.py --datasets {data.meta.name} {flags} --algorithms"
+                for name, result in compare(names, data, theirs, seed, args).items():
+                    entry = {
+                        "command": f"{command} {' '.join(names)} --seeds SEED",
+                        "settings": settings,
+                        "data": {"env_id": data.meta.env_id, "rows": len(data), "fingerprint": data.meta.fingerprint},
+                        "configs": result["configs"],
+                        "differences": list(PEERS[name].differences),
+                    }
+                    of_set[name] = merged(of_set.get(name, {}), entry, result["row"])
+                    print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
                 if args.out:
                     with atomic_write(args.out) as unfinished:
                         unfinished.write_text(compact(records))
-                print(f"{label}, {name}, to seed {seed}: {json.dumps(of_set[name]['summary'])}", flush=True)
         finally:
             theirs.close()
-        print(f"\n{label}\n{table(records[label])}\n", flush=True)
+        print(f"\n{label}\n{table(of_set)}\n", flush=True)
 
 
 def table(of_set: dict[str, Any]) -> str:

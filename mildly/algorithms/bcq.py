@@ -11,6 +11,9 @@ One step on a batch (s, a, r, s', d), d marking terminal states only:
 
 with a perturbation xi(s, a) = clip(a + Phi tanh(f(s, a)), -1, 1) that can improve an action a little. The policy draws
 100 actions xi(s, G(s)) and takes the one with the highest Q_1.
+
+With `behavior.cache` G is trained before all else, and its n draws in each state of the data are kept: the target takes
+those in s', the actor one of those in s.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from torch import Tensor
 from mildly.actors import Actor
 from mildly.algorithms.base import Metrics
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, require
-from mildly.algorithms.support import SupportConfig, SupportConstrained
+from mildly.algorithms.support import KEPT_DRAWS, SupportConfig, SupportConstrained
 from mildly.candidates import BestOfBehavior, Perturbation, best_of_target
 from mildly.data.batches import Batch
 from mildly.networks import Critics, frozen_copy, polyak_update, td_loss
@@ -61,6 +64,7 @@ class BCQ(SupportConstrained):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "behavior.hidden_dims": (256, 256)},
         "paper": {},
+        "fast": {**DEFAULT, "behavior.hidden_dims": (256, 256), **KEPT_DRAWS},
         "small": {**SMALL, "behavior.hidden_dims": (128, 128)},
     }
     KEY_FIELDS = ("reach", "num_actions", "candidates", *KEYS)
@@ -97,13 +101,13 @@ class BCQ(SupportConstrained):
     def td_target(self, batch: Batch) -> Tensor:
         """y, by the best of n perturbed draws in s'."""
         c, states = self.config, batch.next_observations
-        drawn = self.cvae.sample(states, c.num_actions, self.generator)  # (batch, n, a)
+        drawn = self.behavior.actions_in(states, batch.rows, c.num_actions, successors=True)  # (batch, n, a)
         perturbed = self.target_actor(states.unsqueeze(1).expand(-1, c.num_actions, -1), drawn)
         return best_of_target(batch, self.target_critics(states, perturbed), c.gamma, c.min_weight)
 
     def update_actor(self, batch: Batch) -> Metrics:
         """One step of the perturbation up the first critic, whose weights receive no gradient."""
-        drawn = self.cvae.sample(batch.observations, 1, self.generator)[:, 0]
+        drawn = self.behavior.actions_in(batch.observations, batch.rows, 1, successors=False)[:, 0]
         perturbed = self.actor(batch.observations, drawn)
         values = self.critics(batch.observations, perturbed, freeze=True)  # (critics, batch)
         loss = -values[0].mean()

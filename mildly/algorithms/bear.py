@@ -13,6 +13,9 @@ One step on a batch (s, a, r, s', d), d marking terminal states only:
 
 All losses are computed before the steps of critics, actor and dual variable. In a warm-up before the main steps the
 actor's loss is the constraint alone. The policy draws 100 actions and takes the one with the highest Q_1.
+
+With `behavior.cache` the CVAE is trained before all else, and n draws in each state of the data are kept: b_1..b_m are
+m of those in s.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from mildly.algorithms.base import Metrics, Phase
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, require, require_at_least
 from mildly.algorithms.dual import DualVariable
 from mildly.algorithms.mmd import KERNELS, Kernel, mmd
-from mildly.algorithms.support import SupportConfig, SupportConstrained
+from mildly.algorithms.support import KEPT_DRAWS, SupportConfig, SupportConstrained
 from mildly.behavior import BehaviorConfig
 from mildly.candidates import BestOfPolicy, best_of_target
 from mildly.data.batches import Batch
@@ -90,6 +93,7 @@ class BEAR(SupportConstrained):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {**DEFAULT, "behavior.hidden_dims": (256, 256), "warmup_steps": 4_000},
         "paper": {},
+        "fast": {**DEFAULT, "behavior.hidden_dims": (256, 256), "warmup_steps": 4_000, **KEPT_DRAWS},
         "small": {**SMALL, "behavior.hidden_dims": (128, 128), "behavior.lr": 1e-3, "warmup_steps": 0},
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {
@@ -110,6 +114,7 @@ class BEAR(SupportConstrained):
 
     def build(self, seed: int) -> None:
         super().build(seed)
+        self.behavior.draw = self.cvae.sample_before_tanh  # the distance is of these
         c, sizes = self.config, (self.observation_size, self.action_size)
         self.actor = TanhGaussianActor(*sizes, c.hidden_dims, c.log_std_min, c.log_std_max).to(self.device)
         self.critics = self.make_critics().to(self.device)
@@ -126,6 +131,10 @@ class BEAR(SupportConstrained):
     def acting(self) -> Actor:
         """The best of the policy's draws."""
         return BestOfPolicy.holding(self.actor, self.critics, self.config.candidates)
+
+    def draws_per_state(self) -> int:
+        """As many as the target draws, or as the distance compares where those are more."""
+        return max(self.config.num_actions, self.config.mmd_actions)
 
     def phases(self) -> list[Phase]:
         """The CVAE if it has steps of its own, then the warm-up."""
@@ -169,7 +178,7 @@ class BEAR(SupportConstrained):
     def actor_loss(self, batch: Batch, climb: bool) -> tuple[Tensor, Tensor, Metrics]:
         """Mean e^v (M(s) - threshold) - min_j Q_j(s, tanh u_1), and M(s); without the values unless it shall climb."""
         c, states = self.config, batch.observations
-        of_data = self.cvae.sample_before_tanh(states, c.mmd_actions, self.generator)  # b, (batch, m, a)
+        of_data = self.behavior.actions_in(states, batch.rows, c.mmd_actions, successors=False)  # b, (batch, m, a)
         pi: TanhGaussian = self.actor(states)
         own = pi.before_tanh(normal(of_data.shape, of_data, self.generator))  # u
         distance = mmd(of_data, own, c.kernel, c.kernel_width)  # (batch,)

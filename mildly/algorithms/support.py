@@ -1,21 +1,27 @@
 """What the methods share that stay where the data's policy would act: BCQ, BEAR and UWAC, and in part CDC.
 
-A CVAE of the data's actions is trained beside the rest, in every step, or before it (`behavior.steps`). Targets and
+A CVAE of the data's actions is trained beside the rest, in every step, or before it (`behavior.steps`). Then its draws
+in every state of the data can be kept (`behavior.cache`), so that a step neither trains it nor decodes. Targets and
 actions are the best of candidates (`mildly/candidates.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mildly.algorithms.base import Algorithm, Metrics, Phase, behavior_phases
 from mildly.algorithms.config import ActorCriticConfig, require
 from mildly.behavior import BehaviorConfig, BehaviorLearner
 from mildly.behavior.cvae import CVAE
 from mildly.candidates import MOST_DRAWS
-from mildly.data.batches import Batch
+from mildly.data.batches import Batch, Sampler
+from mildly.data.dataset import Dataset
 from mildly.networks import Critics
+
+KEPT_DRAWS: dict[str, Any] = {"behavior.steps": 20_000, "behavior.cache": True}
+"""What the preset `fast` adds to `default`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,6 @@ class SupportConfig(CandidateConfig):
         super().__post_init__()
         model = self.behavior.model
         require(model == "cvae", "behavior.model", "'cvae' for this algorithm, which needs its latents", model)
-        require(not self.behavior.cache, "behavior.cache", "False for this algorithm, which keeps no actions", True)
 
 
 class SupportConstrained(Algorithm):
@@ -55,6 +60,11 @@ class SupportConstrained(Algorithm):
 
     config: SupportConfig
     critics: Critics
+    PRESET_NOTES: ClassVar[Mapping[str, str]] = {
+        **Algorithm.PRESET_NOTES,
+        "fast": "as default, with the CVAE trained first and its draws kept",
+    }
+    PRESET_STEPS: ClassVar[Mapping[str, int]] = {**Algorithm.PRESET_STEPS, "fast": Algorithm.PRESET_STEPS["default"]}
     DERIVED: ClassVar = Algorithm.DERIVED | {"joint"}
 
     def build(self, seed: int) -> None:
@@ -68,8 +78,20 @@ class SupportConstrained(Algorithm):
         assert isinstance(self.behavior.model, CVAE)
         return self.behavior.model
 
+    def draws_per_state(self) -> int:
+        """How many draws of the CVAE are kept in a state, if any are."""
+        return self.config.num_actions
+
+    def batches(self, dataset: Dataset) -> Sampler:
+        """Transitions; the CVAE keeps draws for their states, if asked for."""
+        sampler = super().batches(dataset)
+        kept, normalizer = self.select(dataset), self.preprocessing.normalizer
+        self.behavior.keep_actions(kept, self.draws_per_state(), self.device, normalizer)
+        return sampler
+
     def update_behavior(self, batch: Batch) -> Metrics:
-        """One step of the CVAE, unless it has been trained before."""
+        """The beginning of a step: one of the CVAE, unless it has been trained before."""
+        self.behavior.begin_step()
         return self.behavior.update(batch) if self.joint else {}
 
     def phases(self) -> list[Phase]:
@@ -80,3 +102,4 @@ class SupportConstrained(Algorithm):
         """The CVAE learns on in every step: the data's policy is no longer the one that it was trained on."""
         super().begin_finetuning()
         self.joint = True
+        self.behavior.cache = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mildly.behavior.base import BehaviorModel
-from mildly.behavior.cache import ActionCache
+from mildly.behavior.cache import ActionCache, Draw
 from mildly.behavior.config import BehaviorConfig
 from mildly.behavior.models import BEHAVIOR_MODELS
 from mildly.data.batches import Batch
@@ -37,7 +37,7 @@ def draw_sets(sets: int, draw: Callable[[], Tensor]) -> Tensor:
 class BehaviorLearner(Stateful):
     """The model, its optimizer, and its kept actions. Its random numbers are the algorithm's, which saves them."""
 
-    DERIVED: ClassVar = frozenset({"config", "cache", "generator"})
+    DERIVED: ClassVar = frozenset({"config", "cache", "generator", "draw"})
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class BehaviorLearner(Stateful):
         self.optimizer = Adam(self.model.parameters(), **settings)
         self.updates = self.draws = 0
         self.cache: ActionCache | None = None
+        self.draw: Draw = self.model.sample
+        """What is drawn, and kept if asked for."""
 
     def keep_actions(self, dataset: Dataset, n: int, device: torch.device, normalizer: Normalizer | None) -> None:
         """Keep n actions for every state of the data, if asked for and if memory allows."""
@@ -70,18 +72,39 @@ class BehaviorLearner(Stateful):
     def actions(self, states: Tensor, rows: Tensor, n: int, sets: int = 1) -> Tensor:
         """N actions per state, where the states are s and then s' of some rows of the data: kept ones, or fresh ones.
 
+        To be called once in a step: it counts them.
+
         Args:
             states: (2 batch, o).
             rows: (batch,), or empty where the states are of no data.
             n: how many.
             sets: how many times over, in a leading dimension where it is more than once.
         """
-        self.draws += 1
+        self.begin_step()
         if self.cache is None or not len(rows):
-            return draw_sets(sets, lambda: self.model.sample(states, n, self.generator))
-        every = self.config.refresh_every
-        self.cache.fill(self.model, self.draws // every if every else 0, self.generator.initial_seed())
+            return draw_sets(sets, lambda: self.draw(states, n, self.generator))
+        self.fill()
         return self.cache.gather(rows)
+
+    def actions_in(self, states: Tensor, rows: Tensor, n: int, successors: bool) -> Tensor:
+        """The same in one state of each row, s or its successor s': n of the kept ones, (batch, n, a), or n fresh ones.
+
+        It may be called several times in a step, which `begin_step` has counted.
+        """
+        if self.cache is None or not len(rows):
+            return self.draw(states, n, self.generator)
+        self.fill()
+        return self.cache.pick(rows, successors, n, self.generator)
+
+    def begin_step(self) -> None:
+        """Count a step that draws: kept actions are drawn anew after every so many."""
+        self.draws += 1
+
+    def fill(self) -> None:
+        """Draw what is to be kept, unless it is there; the first step that needs it does so by itself."""
+        every = self.config.refresh_every
+        if self.cache is not None:
+            self.cache.fill(self.draw, self.draws // every if every else 0, self.generator.initial_seed())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         super().load_state_dict(state)

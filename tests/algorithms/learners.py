@@ -58,8 +58,7 @@ _EVERYTHING = {
     "exact_last": True,
     "shared_masks": True,
 }
-_CACHE = {"behavior.cache", "behavior.refresh_every"}
-_REFUSED = {"bcq": _CACHE, "bear": _CACHE, "uwac": _CACHE | {"layer_norm"}}
+_REFUSED = {"uwac": {"layer_norm"}}
 """What some algorithms cannot do though they have the field."""
 WITH_BEHAVIOR = [name for name, fields in FIELDS.items() if "behavior.steps" in fields]
 WITH_MODEL = [name for name, fields in FIELDS.items() if "dynamics.max_steps" in fields]

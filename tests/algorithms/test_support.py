@@ -228,7 +228,7 @@ def test_bears_kernel_is_the_authors_for_the_task_and_uwacs_the_same_for_all():
         ({"candidates": 0}, "candidates must be in 1 to 10,000"),
         ({"min_weight": 1.5}, "min_weight must be in"),
         ({"behavior.model": "flow"}, "behavior.model must be 'cvae'"),
-        ({"behavior.steps": 5, "behavior.cache": True}, "behavior.cache must be False"),
+        ({"behavior.cache": True}, "behavior.steps must be given where actions are kept"),
     ],
     ids=str,
 )

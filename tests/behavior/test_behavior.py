@@ -89,7 +89,7 @@ def test_kept_actions_are_the_models_own_draws(name):
     model, dataset = made(name), make_dataset(30)
     caches = [ActionCache(dataset, 4, torch.device("cpu")) for _ in range(2)]
     for cache in caches:
-        cache.fill(model, edition=0, seed=3)
+        cache.fill(model.sample, edition=0, seed=3)
     rows = torch.tensor([5, 0, 17])
     kept = caches[0].gather(rows)
     assert kept.shape == (6, 4, ACTIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIONS, OBSERVATIONS, content, make_batch, make_dataset, same, tiny, train_tiny, weights
+from kept import chained_dataset, interrupted
 
 from mildly.behavior import cache as cache_module
 from mildly.behavior.cache import ActionCache
 from mildly.behavior.cvae import CVAE
 from mildly.data import dataset as dataset_module
 from mildly.data.batches import Batch, Preprocessing, Transitions
-from mildly.data.dataset import Dataset, Meta
+from mildly.data.dataset import Dataset
 from mildly.data.normalize import Normalizer
-from mildly.training.offline import resume
-from mildly.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 N = 3
 HALF = 2.0**-12
 """The largest rounding error of half precision for numbers up to 1."""
-
-
-def chained_dataset(lengths: tuple[int, ...] = (4, 1, 5), seed: int = 0) -> Dataset:
-    """Episodes as they are logged: a successor is the next row's observation, but for the last of each episode."""
-    random = np.random.default_rng(seed)
-    rows, ends = sum(lengths), np.cumsum(lengths) - 1
-    observations = random.normal(1.0, 2.0, (rows, OBSERVATIONS)).astype(np.float32)
-    following = np.roll(observations, -1, axis=0)
-    following[ends] = random.normal(1.0, 2.0, (len(ends), OBSERVATIONS))
-    truncated = np.isin(np.arange(rows), ends)
-    actions, rewards = random.uniform(-1, 1, (rows, ACTIONS)), random.normal(size=rows)
-    flags = np.zeros(rows, bool), truncated
-    return Dataset.from_arrays(observations, actions, rewards, following, *flags, meta=Meta("chained"))
 
 
 def model(seed: int = 0) -> CVAE:
@@ -47,7 +32,7 @@ def model(seed: int = 0) -> CVAE:
 
 def filled(data: Dataset, edition: int = 0, seed: int = 5, normalizer: Normalizer | None = None) -> ActionCache:
     cache = ActionCache(data, N, CPU, normalizer)
-    cache.fill(model(), edition, seed)
+    cache.fill(model().sample, edition, seed)
     return cache
 
 
@@ -83,7 +68,7 @@ def test_kept_actions_belong_to_the_states_that_a_batch_holds():
             telling.decoder[0].weight[:, OBSERVATIONS:] = 0
         for normalizer in (None, Normalizer.of(data, CPU)):
             cache = ActionCache(data, N, CPU, normalizer)
-            cache.fill(telling, 0, 1)
+            cache.fill(telling.sample, 0, 1)
             sampler = Transitions(data, 200, CPU, Preprocessing(normalizer))
             batch = sampler.sample(torch.Generator().manual_seed(2))
             states = torch.cat([batch.observations, batch.next_observations])
@@ -119,7 +104,7 @@ def test_blocks_change_neither_the_ends_nor_where_actions_are_found(monkeypatch)
     with torch.no_grad():
         telling.decoder[0].weight[:, OBSERVATIONS:] = 0
     for cache in (pieces, whole):
-        cache.fill(telling, 0, 1)
+        cache.fill(telling.sample, 0, 1)
     assert (pieces.gather(torch.arange(20)) - whole.gather(torch.arange(20))).abs().max() <= 2 * HALF
 
 
@@ -149,9 +134,9 @@ def test_a_mapped_set_gives_the_same_actions(tmp_path: Path) -> None:
 def test_an_edition_is_drawn_once_and_the_next_one_is_another():
     cache = filled(chained_dataset())
     first = cache.actions.clone()
-    cache.fill(model(1), 0, 5)  # another model, but this edition is there
+    cache.fill(model(1).sample, 0, 5)  # another model, but this edition is there
     assert torch.equal(cache.actions, first)
-    cache.fill(model(), 1, 5)
+    cache.fill(model().sample, 1, 5)
     assert not torch.isclose(cache.actions, first).all(dim=-1).any()
     states = np.concatenate([cache.dataset.observations, cache.dataset.next_observations[[3, 4, 9]]])
     assert (cache.actions.float() - drawn(states, 1)).abs().max() <= HALF
@@ -304,31 +289,6 @@ POINTS = (3, 6, 11, 12, 13, 19, 20, 21, 27, 28, 29, 37)
 """While the behavior model trains and at its end; at the first filling; at the end of the warm-up; around a refresh."""
 
 
-class Killed(Exception):
-    """The run ends here."""
-
-
-def interrupted(algorithm: str, run: Path, points: tuple[int, ...], monkeypatch: Any, **fields: Any) -> None:
-    """A run that is killed in the step after each of these, and resumed each time from its last checkpoint.
-
-    Steps are counted over all phases.
-    """
-    monkeypatch.setattr(os, "fsync", lambda file: None)  # which takes most of the time of so many checkpoints
-    one_step = Trainer._one_step
-    for number, point in enumerate(points):
-
-        def until(trainer: Trainer, point: int = point) -> None:
-            if sum(phase.steps for phase in trainer.phases[: trainer.current]) + trainer.step == point:
-                raise Killed
-            one_step(trainer)
-
-        monkeypatch.setattr(Trainer, "_one_step", until)
-        with pytest.raises(Killed):
-            resume(run) if number else train_tiny(algorithm, run, **PHASES, **fields)
-    monkeypatch.setattr(Trainer, "_one_step", one_step)
-    resume(run)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content(train_tiny("mcq", tmp_path_factory.mktemp("whole") / "run", **PHASES).path)
@@ -339,14 +299,14 @@ def test_a_run_killed_in_any_phase_and_resumed_equals_an_uninterrupted_one(
     tmp_path: Path, whole: Any, point: int, within: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`within` is the step of its phase, so that a checkpoint stands there."""
-    interrupted("mcq", tmp_path / "run", (point,), monkeypatch, checkpoint_every=within)
+    interrupted("mcq", tmp_path / "run", (point,), monkeypatch, **PHASES, checkpoint_every=within)
     assert content(tmp_path / "run") == whole
 
 
 def test_a_run_resumed_from_older_checkpoints_again_and_again_equals_an_uninterrupted_one(
     tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted("mcq", tmp_path / "run", POINTS, monkeypatch, checkpoint_every=4)
+    interrupted("mcq", tmp_path / "run", POINTS, monkeypatch, **PHASES, checkpoint_every=4)
     assert content(tmp_path / "run") == whole
 
 
@@ -355,7 +315,7 @@ def test_deterministic_mcq_killed_in_every_phase_equals_an_uninterrupted_run(
     tmp_path: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = train_tiny("mcq-td3", tmp_path / "alone", **PHASES, **fields).path
-    interrupted("mcq-td3", tmp_path / "run", POINTS, monkeypatch, checkpoint_every=1, **fields)
+    interrupted("mcq-td3", tmp_path / "run", POINTS, monkeypatch, **PHASES, checkpoint_every=1, **fields)
     assert content(tmp_path / "run") == content(alone)
 
 

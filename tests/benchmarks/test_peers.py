@@ -36,7 +36,8 @@ def named(name, **meta):
 
 
 def test_the_baselines_that_both_have_are_compared():
-    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "cql-fast", "iql", "awac", "bcq", "bear", NAME}
+    fast = {"cql-fast", "bcq-fast", "bear-fast"}
+    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "iql", "awac", "bcq", "bear", NAME} | fast
     assert set(map(peers.our_algorithm, PEERS)) < set(ALGORITHMS.values())
 
 
@@ -99,10 +100,18 @@ def test_two_fields_of_ours_for_one_argument_of_theirs_must_agree():
         peers.their_arguments("iql", config, data)
 
 
+def short(name, data):
+    """Our config, with a CVAE that is trained in two steps where it is trained before the others."""
+    config = peers.our_config(name, data, "small")
+    if not name.startswith(("bcq-", "bear-")):
+        return config
+    return dataclasses.replace(config, behavior=dataclasses.replace(config.behavior, steps=2))
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_our_side_takes_its_steps_and_says_how_long(name):
     data = load_dataset("pendulum-mixed")
-    ours = peers.Ours(name, peers.our_config(name, data, "small"), data, seed=0)
+    ours = peers.Ours(name, short(name, data), data, seed=0)
     before = {key: value.clone() for key, value in ours.learner.state_dict().items()}
     taken = ours.steps(2)
     assert taken["seconds"] > 0
@@ -114,7 +123,29 @@ def test_our_side_takes_its_steps_and_says_how_long(name):
 def test_our_side_has_no_phases_before_the_steps_that_are_compared(name, sizes):
     data = load_dataset("pendulum-mixed")
     config = peers.our_config(name, data, sizes)
-    assert peers.our_algorithm(name)(config, data.observation_size, data.action_size).phases() == []
+    phases = peers.our_algorithm(name)(config, data.observation_size, data.action_size).phases()
+    expected = [("behavior model", 5000)] if name in ("bcq-fast", "bear-fast") else []
+    assert [(phase.name, phase.steps) for phase in phases] == expected
+
+
+@pytest.mark.parametrize("name", ["bcq-fast", "bear-fast"])
+def test_what_comes_before_our_steps_is_timed_by_itself(name):
+    data = load_dataset("pendulum-mixed")
+    ours = peers.Ours(name, short(name, data), data, seed=0)
+    assert ours.learner.behavior.cache.actions is None
+    before = ours.before()
+    assert [(part["what"], part["steps"]) for part in before] == [("behavior model", 2), ("kept draws", 1)]
+    assert all(part["processor_seconds"] > 0 for part in before)
+    kept = ours.learner.behavior.cache.actions
+    ours.steps(1)
+    assert ours.learner.behavior.cache.actions is kept
+    assert ours.learner.behavior.updates == 2
+
+
+def test_where_theirs_is_the_same_it_is_trained_once():
+    data = load_dataset("pendulum-mixed")
+    names = ["bcq", "bear-fast", "cql", "bear", "bcq-fast"]
+    assert peers.alike(names, data, "small") == [["bcq", "bcq-fast"], ["bear-fast", "bear"], ["cql"]]
 
 
 def row(seed, ours, theirs):
@@ -137,6 +168,17 @@ def test_the_summary_is_of_seeds_and_of_neighboring_blocks():
     assert found["not_below"] is False  # 11 lower, which is more than twice 2.31
     assert found["steps_per_second"] == {"ours": 6.0, "theirs": 2.0}
     assert found["speed_ratio"] == 3.0
+
+
+def test_the_ratio_of_whole_trainings_counts_what_comes_before():
+    rows = [row(seed, [1.0], [1.0]) for seed in range(3)]  # 2 s of the processor against 6
+    assert "speed_ratio_with_what_comes_before" not in peers.summary(rows)
+    for each, seconds in zip(rows, (1.0, 4.0, 2.0), strict=True):
+        parts = ("behavior model", "kept draws")
+        each["ours"]["before"] = [{"what": part, "steps": 1, "processor_seconds": seconds / 2} for part in parts]
+    found = peers.summary(rows)
+    assert found["speed_ratio_by_processor_time"] == 3.0
+    assert found["speed_ratio_with_what_comes_before"] == 1.5  # the median of 6 / 3, 6 / 6 and 6 / 4
 
 
 def test_a_difference_within_noise_is_not_below_and_one_seed_tells_nothing():

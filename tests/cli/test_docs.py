@@ -26,7 +26,7 @@ def shortened(text: str) -> str:
     text = re.sub(r"--minutes \d+", "--steps 2 --workers 1 --groups 3", text)
     text = re.sub(r"(solve\(.*)\bminutes=\d+", r"\1steps=200, workers=1", text)
     return re.sub(
-        r"((?:--steps|--agent-steps|--density-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",
+        r"((?:--steps|--behavior.steps|--agent-steps|--density-steps|--eval-every) |\b(?:steps|eval_every)=)([\d_]+)",
         lambda match: f"{match[1]}{max(int(match[2].replace('_', '')) // 100, least.get(match[1], 1))}",
         text,
     )

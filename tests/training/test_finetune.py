@@ -607,9 +607,10 @@ def test_what_is_prepared_is_unknown_of_new_transitions_and_known_of_further_log
 
 
 def test_a_behavior_model_learns_on_though_it_was_trained_before() -> None:
-    for name in ("mcq", "bcq"):
-        learner = tiny(name, **{"behavior.steps": 3} | ({"behavior.cache": True} if name == "mcq" else {}))
+    for name in ("mcq", "bcq", "bear"):
+        learner = tiny(name, **{"behavior.steps": 3, "behavior.cache": True})
         sampler = learner.batches(make_dataset())
+        assert learner.behavior.cache is not None
         learner.begin_finetuning()
         learner.update(sampler.sample(torch.Generator().manual_seed(0)))
         assert learner.behavior.updates == 1
