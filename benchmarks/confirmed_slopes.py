@@ -71,8 +71,9 @@ def confirmed(learner: Any, data: Dataset) -> list[dict[str, Any]]:
     """The coefficient in each part of an episode, and in all."""
 
     def in_blocks(function: Callable[..., Tensor], *columns: Tensor) -> Array:
-        blocks = zip(*(column.split(BLOCK) for column in columns), strict=True)
-        return torch.cat([function(learner, *block) for block in blocks]).double().numpy()
+        starts = range(0, len(columns[0]), BLOCK)
+        parts = [function(learner, *(column[at : at + BLOCK] for column in columns)) for at in starts]
+        return torch.cat(parts).double().numpy()
 
     generator = torch.Generator().manual_seed(0)
     states, after = (seen_by(learner, rows) for rows in (data.observations, data.next_observations))
