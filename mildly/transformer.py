@@ -76,28 +76,53 @@ class Block(nn.Module):
                 nn.init.normal_(module.weight, std=_INITIAL_STD)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, x: Tensor, drop: Drop = keep, asked: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor, drop: Drop = keep, asked: slice = slice(None)) -> Tensor:
         """What the block makes of tokens (batch, n, width), or of those among them alone that are asked for."""
-        normed, unseen = self.norm_attention(x), causal(x.shape[1], x)
-        if asked is None:
-            queries, keys, values = self.attention(normed).chunk(3, dim=-1)
-            return self.attend(x, queries, keys, values, unseen, drop)
-        weight, bias, width = self.attention.weight, self.attention.bias, x.shape[-1]
+        batch, tokens, width = x.shape
+        normed, unseen = self.norm_attention(x), causal(tokens, x)[asked]
+        if self.heads == 1 and batch * tokens > width:
+            return self.add(x[:, asked], self.attend_folded(normed[:, asked], normed, unseen, drop), drop)
+        weight, bias = self.attention.weight, self.attention.bias
         keys, values = nn.functional.linear(normed, weight[width:], bias[width:]).chunk(2, dim=-1)
         queries = nn.functional.linear(normed[:, asked], weight[:width], bias[:width])
-        return self.attend(x[:, asked], queries, keys, values, unseen[asked], drop)
+        return self.add(x[:, asked], self.attend(queries, keys, values, unseen, drop), drop)
 
-    def attend(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, unseen: Tensor, drop: Drop) -> Tensor:
-        """Tokens with their queries after they attended to keys and values, of which `unseen` hides a part."""
-        batch, tokens, width = x.shape
-        queries, keys, values = (self._split(part) for part in (queries, keys, values))
+    def attend_folded(self, asking: Tensor, normed: Tensor, unseen: Tensor, drop: Drop) -> Tensor:
+        """The same as `attend` with one head, in half the products: the normalized tokens are keys and values themselves.
+
+        With W_q, W_k, W_v and W_m of queries, keys, values and of what is merged, and P the weights of attention,
+
+            scores   n_i W_q' W_k n_j' + b_q W_k n_j',  since what is the same for all j does not matter to a softmax
+            merged   P (n W_v' + b_v) W_m' + b_m  =  (P n) (W_m W_v)' + (P 1) (W_m b_v)' + b_m
+        """
+        width = normed.shape[-1]
+        of_queries, of_keys, of_values = self.attention.weight.chunk(3)
+        bias, merge = self.attention.bias, self.merge
+        queries = torch.addmm(bias[:width] @ of_keys, asking.flatten(0, 1), of_queries.t() @ of_keys).view_as(asking)
+        scores = torch.baddbmm(unseen, queries, normed.transpose(1, 2), alpha=1 / math.sqrt(width))
+        shares = drop(scores.softmax(dim=-1))  # (batch, asked, n)
+        seen = torch.bmm(shares, normed).flatten(0, 1)
+        merged = torch.addmm(merge.bias, seen, (merge.weight @ of_values).t())
+        offset = merge.weight @ bias[2 * width :]
+        return torch.addcmul(merged, shares.sum(-1).view(-1, 1), offset).view_as(asking)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, unseen: Tensor, drop: Drop) -> Tensor:
+        """What tokens with these queries take from keys and values, of which `unseen` hides a part."""
+        batch, tokens, width = queries.shape
+        split = [self._split(part) for part in (queries, keys, values)]
         unseen = unseen.expand(batch, tokens, -1).repeat_interleave(self.heads, 0) if self.heads > 1 else unseen
-        scores = torch.baddbmm(unseen, queries, keys.transpose(1, 2), alpha=math.sqrt(self.heads / width))
-        merged = torch.bmm(drop(scores.softmax(dim=-1)), values)  # (batch * heads, tokens, width / heads)
+        scores = torch.baddbmm(unseen, split[0], split[1].transpose(1, 2), alpha=math.sqrt(self.heads / width))
+        merged = torch.bmm(drop(scores.softmax(dim=-1)), split[2])  # (batch * heads, tokens, width / heads)
         if self.heads > 1:
-            merged = merged.view(batch, self.heads, tokens, -1).transpose(1, 2).reshape(x.shape)
-        x = x + drop(self.merge(merged))
-        return x + drop(self.mlp(self.norm_mlp(x)))
+            merged = merged.view(batch, self.heads, tokens, -1).transpose(1, 2).reshape(queries.shape)
+        attended: Tensor = self.merge(merged)
+        return attended
+
+    def add(self, x: Tensor, attended: Tensor, drop: Drop) -> Tensor:
+        """Tokens with what they took from others, and what the network then makes of them."""
+        x = x + drop(attended)
+        made = self.mlp(self.norm_mlp(x).flatten(0, 1))  # in rows: a ReLU in place of a view would copy its gradient
+        return x + drop(made.view_as(x))
 
     def _split(self, x: Tensor) -> Tensor:
         """The heads' parts as rows of their own, (batch * heads, n, width / heads)."""
@@ -269,7 +294,7 @@ class Windowed(Memory):
             for part, own in zip(kept, of_new, strict=True):
                 part[here.unsqueeze(1), slots] = own
             keys, values = kept[:, here, :length]
-            x = block.attend(x, queries, keys, values, unseen, keep)
+            x = block.add(x, block.attend(queries, keys, values, unseen, keep), keep)
         return x[:, -1]
 
     def _slide(self, here: Tensor, new: Tensor) -> Tensor:

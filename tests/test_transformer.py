@@ -246,7 +246,7 @@ def test_while_the_window_fills_a_step_computes_its_own_three_tokens_only() -> N
     actor = actor_of()
     seen: list[int] = []
     for block in actor.blocks:
-        block.mlp.register_forward_hook(lambda _module, given, _out: seen.append(given[0].shape[1]))
+        block.norm_mlp.register_forward_hook(lambda _module, given, _out: seen.append(given[0].shape[1]))
     memory = actor.start(2)
     for step in range(6):
         seen.clear()
