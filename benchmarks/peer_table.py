@@ -259,11 +259,12 @@ PEERS["decision-transformer"] = Peer(
         "return_scale": ("return_scale",),
         "target_return": ("target_return",),
     },
-    held={},
+    held={"timestep_std": 0.02},
     fixed={"position_encoding_type": "simple"},
     differences=(
+        "windows: theirs end at a row that is drawn, ours begin at one, as the authors', so that an episode's first "
+        "steps are seen less often here, and its last ones there",
         "loss: theirs is a sum over action dimensions and a mean over padded steps too, ours a mean of what there is",
-        "initial weights: of the timesteps' embedding N(0, 0.02) there, N(0, 1) here, as the authors'",
         "normalization of tokens adds 0.003 to variances there, 1e-5 here; timesteps begin at 1 in their acting",
     ),
 )

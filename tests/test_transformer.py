@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from mildly.errors import MildlyError
-from mildly.transformer import DecisionTransformerActor, Windowed, dropout, keep
+from mildly.transformer import Block, DecisionTransformerActor, Windowed, causal, dropout, keep
 
 OBSERVATION, ACTION = 3, 2
 
@@ -105,6 +106,79 @@ def test_the_transformer_is_that_of_slow_loops(heads: int, layers: int, activati
         one = [column[i].double().numpy() for column in given]
         slow = slow_actions(actor, one, slow_relu if activation == "relu" else slow_gelu)
         np.testing.assert_allclose(got[i].numpy(), slow, atol=2e-6)
+
+
+# One head, folded
+
+
+def block_of(width: int) -> Block:
+    """A block of one head in double precision, all of whose weights matter."""
+    torch.manual_seed(5)
+    block = Block(width, 1, "relu").double()
+    for parameter in block.parameters():
+        parameter.data.add_(0.3 * torch.randn(parameter.shape))
+    return block
+
+
+def test_folded_attention_by_hand() -> None:
+    """Tokens 1 and 2: queries are 1, keys n ln 3 + 4, values 5 n + 6, so that token 2 weighs them 1 : 3."""
+    block = Block(1, 1, "relu").requires_grad_(False)
+    block.attention.weight.copy_(torch.tensor([[0.0], [math.log(3)], [5.0]]))
+    block.attention.bias.copy_(torch.tensor([1.0, 4.0, 6.0]))
+    block.merge.weight.fill_(7.0)
+    block.merge.bias.fill_(8.0)
+    tokens = torch.tensor([[[1.0], [2.0]]])
+    attended = block.attend_folded(tokens, tokens, causal(2, tokens), keep)
+    assert attended.flatten().tolist() == pytest.approx([7 * 11 + 8, 7 * (0.25 * 11 + 0.75 * 16) + 8])
+    halved = block.attend_folded(tokens, tokens, causal(2, tokens), lambda x: 0.5 * x)  # shares add up to 1/2
+    assert halved.flatten().tolist() == pytest.approx([7 * 5.5 + 8, 7 * 0.5 * (0.25 * 11 + 0.75 * 16) + 8])
+
+
+@pytest.mark.parametrize("asked", [slice(None), slice(1, None, 3)])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_folded_attention_and_its_gradients_are_those_of_queries_keys_and_values(asked: slice, share: float) -> None:
+    block, x = block_of(6), torch.randn(4, 8, 6, dtype=torch.float64, requires_grad=True)
+
+    def plain(drop: Callable[[Tensor], Tensor]) -> Tensor:
+        normed = block.norm_attention(x)
+        queries, keys, values = block.attention(normed).chunk(3, dim=-1)
+        attended = block.attend(queries[:, asked], keys, values, causal(8, x)[asked], drop)
+        return block.add(x[:, asked], attended, drop)
+
+    of = [x, *block.parameters()]
+    ways: list[Callable[..., Tensor]] = [plain, lambda drop: block(x, drop, asked)]
+    outs = [way(dropout(share, torch.Generator().manual_seed(2))) for way in ways]
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
+    slow, fast = (torch.autograd.grad(out.square().sum(), of) for out in outs)
+    for ours, theirs in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11 * max(1.0, float(theirs.abs().max())))
+
+
+@pytest.mark.parametrize(("heads", "attention"), [(1, 2), (2, 4)])
+def test_what_a_window_costs(heads: int, attention: int) -> None:
+    """A token takes 8 products of the width squared in the network, 2 or 4 in attention; the last block has few."""
+    batch, steps, width = 3, 4, 8
+    actor, tokens = actor_of(heads=heads, layers=2), 3 * steps - 1
+    with FlopCounterMode(display=False) as counted:
+        actor(*windows(batch, steps))
+    embedded = steps * width * (1 + OBSERVATION + ACTION) + steps * width * ACTION  # with the head
+    first = tokens * (8 + attention) * width**2 + 2 * tokens * tokens * width
+    of_keys = 0 if heads == 1 else tokens * 2 * width**2  # of which the last block needs all
+    last = of_keys + steps * (8 + 2) * width**2 + 2 * steps * tokens * width
+    folded = 2 * 2 * width**3 if heads == 1 else 0  # of weights, once for all windows
+    offsets = 4 * width**2  # of which torch does not count all
+    assert counted.get_total_flops() == pytest.approx(2 * (batch * (embedded + first + last) + folded), abs=2 * offsets)
+
+
+def test_one_episode_acts_without_folding_since_its_tokens_are_fewer_than_the_width() -> None:
+    actor = actor_of(width=16)
+    with FlopCounterMode(display=False) as counted:
+        actor(*windows(1, 4))  # 11 tokens
+    tokens, steps, width = 11, 4, 16
+    plain = 2 * tokens * 12 * width**2 + tokens * 2 * width**2 + steps * 10 * width**2
+    attention = 2 * (2 * tokens * tokens + steps * tokens) * width
+    small = steps * width * (1 + OBSERVATION + ACTION) + steps * width * ACTION
+    assert counted.get_total_flops() == 2 * (plain + attention + small)
 
 
 # Who sees whom
@@ -246,7 +320,7 @@ def test_while_the_window_fills_a_step_computes_its_own_three_tokens_only() -> N
     actor = actor_of()
     seen: list[int] = []
     for block in actor.blocks:
-        block.mlp.register_forward_hook(lambda _module, given, _out: seen.append(given[0].shape[1]))
+        block.norm_mlp.register_forward_hook(lambda _module, given, _out: seen.append(given[0].shape[1]))
     memory = actor.start(2)
     for step in range(6):
         seen.clear()

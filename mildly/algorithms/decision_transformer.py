@@ -74,6 +74,8 @@ class DecisionTransformerConfig(AlgorithmConfig):
     """Share of embeddings, of attention weights and of what blocks add that is left out in each training step."""
     max_timesteps: int = 1000
     """Steps of an episode that have a timestep of their own; later ones share the last."""
+    timestep_std: float = 1.0
+    """Standard deviation of the timesteps' embeddings before training. Large ones drown what tokens say at first."""
     actor_lr: float = 1e-4
     """Learning rate after the warm-up."""
     lr_warmup_steps: int = 10_000
@@ -93,7 +95,7 @@ class DecisionTransformerConfig(AlgorithmConfig):
         )
         require(self.max_timesteps <= _MOST_STEPS, "max_timesteps", f"at most {_MOST_STEPS:,}", self.max_timesteps)
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
-        for name in ("actor_lr", "max_gradient_norm"):
+        for name in ("actor_lr", "max_gradient_norm", "timestep_std"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
         require(self.return_scale is None or self.return_scale > 0, "return_scale", "positive", self.return_scale)
 
@@ -105,10 +107,17 @@ class DecisionTransformer(Algorithm):
     config: DecisionTransformerConfig
     actor: DecisionTransformerActor
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "default": {"actor_lr": 5e-4, "lr_warmup_steps": 1000},
+        "default": {"actor_lr": 5e-4, "lr_warmup_steps": 1000, "timestep_std": 0.02},
         "paper": {},
-        "corl": {"batch_size": 4096, "actor_lr": 8e-4, "activation": "gelu"},
-        "small": {"width": 64, "layers": 2, "context": 10, "actor_lr": 1e-3, "lr_warmup_steps": 500},
+        "corl": {"batch_size": 4096, "actor_lr": 8e-4, "activation": "gelu", "timestep_std": 0.02},
+        "small": {
+            "width": 64,
+            "layers": 2,
+            "context": 10,
+            "actor_lr": 1e-3,
+            "lr_warmup_steps": 500,
+            "timestep_std": 0.02,
+        },
     }
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {**Algorithm.PRESET_NOTES, "corl": "as in CORL, with larger batches"}
     PRESET_STEPS: ClassVar[Mapping[str, int]] = {"default": 20_000, "paper": 100_000, "corl": 100_000, "small": 6_000}
@@ -135,6 +144,7 @@ class DecisionTransformer(Algorithm):
             c.max_timesteps,
             c.activation,
         ).to(self.device)
+        self.actor.embed_timestep.weight.data.mul_(c.timestep_std)
         self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr, weight_decay=c.weight_decay, decoupled=True)
         self.updates = 0
 

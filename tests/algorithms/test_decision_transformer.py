@@ -185,10 +185,18 @@ def test_presets_have_the_published_values() -> None:
     assert (paper.weight_decay, paper.max_gradient_norm, paper.activation) == (1e-4, 0.25, "relu")
     assert paper.max_timesteps == 1000
     corl = make_config(DecisionTransformer, "corl", "hopper-medium-v2", {})
-    same = {"batch_size": 64, "actor_lr": 1e-4, "activation": "relu"}
-    assert (corl.batch_size, corl.actor_lr, corl.activation) == (4096, 8e-4, "gelu")
+    same = {"batch_size": 64, "actor_lr": 1e-4, "activation": "relu", "timestep_std": 1.0}
+    assert (corl.batch_size, corl.actor_lr, corl.activation, corl.timestep_std) == (4096, 8e-4, "gelu", 0.02)
     assert dataclasses.replace(corl, **same) == paper
     assert DecisionTransformer.steps_of("paper") == DecisionTransformer.steps_of("corl") == 100_000
+
+
+def test_timesteps_start_at_the_spread_that_is_asked_for_and_nothing_else_changes() -> None:
+    one, other = (tiny(NAME, timestep_std=std, max_timesteps=1000).actor.state_dict() for std in (1.0, 0.02))
+    embeddings = one.pop("embed_timestep.weight"), other.pop("embed_timestep.weight")
+    assert embeddings[0].std().item() == pytest.approx(1.0, abs=0.05)
+    torch.testing.assert_close(embeddings[1], 0.02 * embeddings[0])
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_windows_are_drawn_from_the_data_with_the_context_s_length_and_normalized() -> None:
@@ -228,6 +236,7 @@ def test_episodes_longer_than_the_known_timesteps_are_told() -> None:
         ({"return_scale": 0.0}, "return_scale must be positive, got 0.0."),
         ({"max_timesteps": 10**9}, "max_timesteps must be at most 100,000, got 1000000000."),
         ({"max_gradient_norm": 0.0}, "max_gradient_norm must be positive, got 0.0."),
+        ({"timestep_std": 0.0}, "timestep_std must be positive, got 0.0."),
     ],
 )
 def test_values_out_of_range_are_errors_that_name_the_field(fields: dict[str, Any], message: str) -> None:
