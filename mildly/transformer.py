@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,35 +36,24 @@ def keep(x: Tensor) -> Tensor:
 
 
 def dropout(share: float, generator: torch.Generator | None) -> Drop:
-    """Dropout for one step, by draws of an explicit generator.
+    """Dropout by draws of an explicit generator.
 
-    A number is decided by 16 random bits, so that one draw serves four numbers: Bernoulli draws of their own would take
-    a third of a step's time. The share is exact to 1/65536. On a processor the generator gives no more than the seed of
-    numpy's SFC64, whose bits take less than half the time of torch's.
+    A number is decided by 16 random bits, so that one draw of a generator serves four numbers: Bernoulli draws of
+    their own would take a third of a step's time. The share is exact to 1/65536.
     """
     if not share:
         return keep
     dropped = round(share * 2**16)
     scale = 2**16 / (2**16 - dropped)
-    draw = _random_words(generator)
 
     def drop(x: Tensor) -> Tensor:
         size = x.numel()
+        bits = torch.randint(-(2**63), 2**63 - 1, (-(-size // 4),), generator=generator, device=x.device)
         kept = torch.empty(size, dtype=x.dtype, device=x.device)
-        torch.ge(draw(-(-size // 4)).view(torch.int16)[:size], dropped - 2**15, out=kept)
+        torch.ge(bits.view(torch.int16)[:size], dropped - 2**15, out=kept)
         return x * kept.mul_(scale).view(x.shape)
 
     return drop
-
-
-def _random_words(generator: torch.Generator | None) -> Callable[[int], Tensor]:
-    """So many random numbers of 64 bits, as often as asked."""
-    low, high, device = -(2**63), 2**63 - 1, "cpu" if generator is None else generator.device
-    if torch.device(device).type != "cpu":
-        return lambda count: torch.randint(low, high, (count,), generator=generator, device=device)
-    seed = int(torch.randint(high, (), generator=generator))
-    random = np.random.Generator(np.random.SFC64(seed))
-    return lambda count: torch.from_numpy(random.integers(low, high, count, endpoint=True))
 
 
 def causal(tokens: int, like: Tensor) -> Tensor:
