@@ -289,6 +289,17 @@ for _name in ("bcq", "bear"):
         ),
     )
 
+_BEAR = PEERS["bear"]
+PEERS["bear-put-right"] = replace(  # their BEAR with the first of its differences taken out
+    _BEAR,
+    algorithm="bear",
+    fixed={**_BEAR.fixed, "put_right": True},
+    differences=(
+        "CVAE: their decoder, mended in memory, squashes its actions where d3rlpy asks it to",
+        *_BEAR.differences[1:],
+    ),
+)
+
 _CQL = PEERS["cql"]
 PEERS["cql-fast"] = replace(
     _CQL,

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from d3rlpy.logging import NoopAdapterFactory  # type: ignore[import-not-found]
 from d3rlpy.models.encoders import VectorEncoderFactory  # type: ignore[import-not-found]
+from d3rlpy.models.torch.imitators import VAEDecoder  # type: ignore[import-not-found]
 from d3rlpy.optimizers import (  # type: ignore[import-not-found]
     AdamFactory,
     AdamWFactory,
@@ -40,6 +41,7 @@ from d3rlpy.preprocessing import (  # type: ignore[import-not-found]
     StandardObservationScaler,
 )
 
+DECODE = VAEDecoder.forward
 RETURN_RANGE = 1000.0  # what IQL's authors scale the difference of the best and the worst return to
 
 
@@ -74,6 +76,7 @@ class Worker:
         """An algorithm with new weights; the answer is its whole config, as d3rlpy itself writes it."""
         d3rlpy.seed(seed)
         self.target = arguments.pop("target_return", 0.0)
+        VAEDecoder.forward = squashed_if_asked if arguments.pop("put_right", False) else DECODE
         given = {name: self.argument(name, value) for name, value in arguments.items()}
         if "context_size" in given:
             given = of_transformer(given)
@@ -152,6 +155,11 @@ class Worker:
         episodes = [self.episodes[row] for row in rows]
         asked = zip(episodes, states, rewards, strict=True)
         return {"actions": [episode.predict(state, reward).tolist() for episode, state, reward in asked]}
+
+
+def squashed_if_asked(decoder: Any, x: Any, latent: Any, with_squash: bool) -> Any:
+    """What d3rlpy's decoder gives with the flag turned: 2.8.1 squashes actions where it is asked not to."""
+    return DECODE(decoder, x, latent, not with_squash)
 
 
 def of_transformer(given: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ peers = importlib.import_module("peers")
 PEERS = peers.PEERS
 
 NAME = "decision-transformer"
+BEARS = ("bear", "bear-put-right")
 
 with_d3rlpy = pytest.mark.skipif(
     not peers.PYTHON.exists(), reason="d3rlpy is not installed in .venv-peers (make bench-peers does it)"
@@ -36,8 +37,8 @@ def named(name, **meta):
 
 
 def test_the_baselines_that_both_have_are_compared():
-    fast = {"cql-fast", "bcq-fast", "bear-fast"}
-    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "iql", "awac", "bcq", "bear", NAME} | fast
+    forms = {"cql-fast", "bcq-fast", "bear-fast", "bear-put-right"}
+    assert set(PEERS) == {"bc", "sac", "td3-bc", "cql", "iql", "awac", "bcq", "bear", NAME} | forms
     assert set(map(peers.our_algorithm, PEERS)) < set(ALGORITHMS.values())
 
 
@@ -302,3 +303,26 @@ for i in range(7):
     following[4] = 0  # never used after a terminal state, and d3rlpy keeps none
     expected = np.column_stack([observations, columns["actions"], columns["rewards"], following, flags["terminated"]])
     np.testing.assert_allclose(held, expected, rtol=1e-6)
+
+
+@with_d3rlpy
+def test_the_bear_that_is_put_right_has_a_decoder_that_squashes_where_it_is_asked_to(tmp_path):
+    data = load_dataset("pendulum-mixed")
+    arguments = {name: peers.their_arguments(name, peers.our_config(name, data, "small"), data) for name in BEARS}
+    assert arguments["bear-put-right"] == arguments["bear"] | {"put_right": True}
+    code = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+import peer_worker, torch
+from d3rlpy.models.encoders import VectorEncoderFactory
+encoder = VectorEncoderFactory([4]).create_with_action((2,), 2)
+decoder = peer_worker.VAEDecoder(encoder, 4, 1)
+decoder._fc.bias.data.fill_(5.0)
+x = torch.zeros(1, 2)
+plain = [decoder(x, x, with_squash=asked).item() > 1 for asked in (True, False)]
+peer_worker.VAEDecoder.forward = peer_worker.squashed_if_asked
+right = [decoder(x, x, with_squash=asked).item() > 1 for asked in (True, False)]
+assert (plain, right) == ([True, False], [False, True]), (plain, right)
+"""
+    done = subprocess.run([str(peers.PYTHON), "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
