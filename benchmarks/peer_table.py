@@ -233,6 +233,7 @@ PEERS["bear"] = Peer(
         "temp_learning_rate": 0.0,
     },
     differences=(
+        "actor: the gradient of the constraint cancels there, so that theirs climbs the critics alone",
         "CVAE: as of BCQ, so that their distance compares its squashed actions with the policy's before tanh",
         "dual variable: its rate is the actor's there, and it moves before the actor",
         "actor: theirs climbs the critics after their step, ours as they were before it",

@@ -26,6 +26,7 @@ from typing import Any
 import d3rlpy  # type: ignore[import-not-found]
 import numpy as np
 import torch
+from d3rlpy.algos.qlearning.torch.bear_impl import BEARImpl  # type: ignore[import-not-found]
 from d3rlpy.logging import NoopAdapterFactory  # type: ignore[import-not-found]
 from d3rlpy.models.encoders import VectorEncoderFactory  # type: ignore[import-not-found]
 from d3rlpy.models.torch.imitators import VAEDecoder  # type: ignore[import-not-found]
@@ -41,7 +42,7 @@ from d3rlpy.preprocessing import (  # type: ignore[import-not-found]
     StandardObservationScaler,
 )
 
-DECODE = VAEDecoder.forward
+DECODE, UPDATE_ALPHA = VAEDecoder.forward, BEARImpl.update_alpha
 RETURN_RANGE = 1000.0  # what IQL's authors scale the difference of the best and the worst return to
 
 
@@ -76,7 +77,9 @@ class Worker:
         """An algorithm with new weights; the answer is its whole config, as d3rlpy itself writes it."""
         d3rlpy.seed(seed)
         self.target = arguments.pop("target_return", 0.0)
-        VAEDecoder.forward = squashed_if_asked if arguments.pop("put_right", False) else DECODE
+        right = arguments.pop("put_right", False)
+        VAEDecoder.forward = squashed_if_asked if right else DECODE
+        BEARImpl.update_alpha = of_alpha_alone if right else UPDATE_ALPHA
         given = {name: self.argument(name, value) for name, value in arguments.items()}
         if "context_size" in given:
             given = of_transformer(given)
@@ -160,6 +163,17 @@ class Worker:
 def squashed_if_asked(decoder: Any, x: Any, latent: Any, with_squash: bool) -> Any:
     """What d3rlpy's decoder gives with the flag turned: 2.8.1 squashes actions where it is asked not to."""
     return DECODE(decoder, x, latent, not with_squash)
+
+
+def of_alpha_alone(learner: Any, mmd_loss: Any) -> None:
+    """BEAR's step of the constraint's weight, without what it leaves behind in the actor.
+
+    2.8.1 goes down minus the constraint through weight and actor both, and then up it for the actor: the two cancel,
+    and the actor never feels the constraint.
+    """
+    UPDATE_ALPHA(learner, mmd_loss)
+    for parameter in learner.modules.policy.parameters():
+        parameter.grad = None
 
 
 def of_transformer(given: dict[str, Any]) -> dict[str, Any]:

@@ -306,23 +306,37 @@ for i in range(7):
 
 
 @with_d3rlpy
-def test_the_bear_that_is_put_right_has_a_decoder_that_squashes_where_it_is_asked_to(tmp_path):
+def test_the_bear_that_is_put_right_squashes_where_it_is_asked_to_and_feels_its_constraint():
     data = load_dataset("pendulum-mixed")
     arguments = {name: peers.their_arguments(name, peers.our_config(name, data, "small"), data) for name in BEARS}
     assert arguments["bear-put-right"] == arguments["bear"] | {"put_right": True}
     code = f"""
 import sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
-import peer_worker, torch
-from d3rlpy.models.encoders import VectorEncoderFactory
-encoder = VectorEncoderFactory([4]).create_with_action((2,), 2)
-decoder = peer_worker.VAEDecoder(encoder, 4, 1)
-decoder._fc.bias.data.fill_(5.0)
-x = torch.zeros(1, 2)
-plain = [decoder(x, x, with_squash=asked).item() > 1 for asked in (True, False)]
-peer_worker.VAEDecoder.forward = peer_worker.squashed_if_asked
-right = [decoder(x, x, with_squash=asked).item() > 1 for asked in (True, False)]
-assert (plain, right) == ([True, False], [False, True]), (plain, right)
+import d3rlpy, peer_worker, numpy as np, torch
+columns = {{name: np.random.default_rng(0).uniform(-0.9, 0.9, (20, n)) for name, n in zip("oar", (3, 1, 1))}}
+buffer = d3rlpy.dataset.create_infinite_replay_buffer(
+    [d3rlpy.dataset.Episode(*(column.astype(np.float32) for column in columns.values()), terminated=True)]
+)
+worker = peer_worker.Worker()
+worker.buffer = buffer
+for right in (False, True):
+    worker.build("BEARConfig", {{"put_right": right, "batch_size": 8}}, 0)
+    impl = worker.algorithm.impl
+    decoder, x = impl.modules.vae_decoder, torch.zeros(1, 3)
+    decoder._fc.bias.data.fill_(5.0)
+    decoded = [decoder(x, torch.zeros(1, 2), with_squash=asked).item() > 1 for asked in (True, False)]
+    batch = d3rlpy.torch_utility.TorchMiniBatch.from_batch(
+        buffer.sample_transition_batch(8), gamma=0.99, compute_returns_to_go=False, device="cpu"
+    )
+    norms = []
+    for weight in (1e-9, 100.0):
+        impl.modules.log_alpha._parameter.data.fill_(float(np.log(weight)))
+        torch.manual_seed(0)
+        impl.compute_actor_grad(batch)
+        norms.append(float(sum(p.grad.square().sum() for p in impl.modules.policy.parameters())))
+    feels = abs(norms[1] / norms[0] - 1) > 0.01
+    assert (decoded, feels) == ([not right, right], right), (right, decoded, norms)
 """
     done = subprocess.run([str(peers.PYTHON), "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
