@@ -77,7 +77,8 @@ print(json.dumps(int(peak.split()[1]) / 1e6))
 
 
 def test_loading_logging_and_bookkeeping_take_under_three_percent_of_a_paper_run(tmp_path):
-    run = mildly.train("mcq", "pendulum-mixed", steps=250, eval_every=0, log_every=50, out=tmp_path / "run")
+    few = {"steps": 250, "eval_every": 0, "log_every": 50}
+    run = mildly.train("mcq", "pendulum-mixed", preset="paper", **few, out=tmp_path / "run")
     seconds = run.timing()
     assert sum(seconds.values()) - seconds["update"] < 0.03 * sum(seconds.values())
 
