@@ -291,14 +291,8 @@ for _name in ("bcq", "bear"):
     )
 
 _BEAR = PEERS["bear"]
-PEERS["bear-put-right"] = replace(  # their BEAR with the first of its differences taken out
-    _BEAR,
-    algorithm="bear",
-    fixed={**_BEAR.fixed, "put_right": True},
-    differences=(
-        "CVAE: their decoder, mended in memory, squashes its actions where d3rlpy asks it to",
-        *_BEAR.differences[1:],
-    ),
+PEERS["bear-put-right"] = replace(  # theirs with the first two differences mended in memory
+    _BEAR, algorithm="bear", fixed={**_BEAR.fixed, "put_right": True}, differences=_BEAR.differences[2:]
 )
 
 _CQL = PEERS["cql"]
