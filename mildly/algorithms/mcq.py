@@ -192,10 +192,11 @@ class MCQ(MildlyConservative, SAC):
         """One step of Algorithm 1."""
         c = self.config
         metrics = self.behavior.update(batch) if self.joint else {}  # line 5
-        drawn = self.distribution(batch.observations).rsample(self.generator)
+        pi = self.distribution(batch.observations)
+        drawn = pi.rsample(self.generator)
         metrics |= self.update_temperature(drawn) if c.alpha_first else {}
         metrics |= self.update_critics(batch)  # lines 6 to 9
-        metrics = self.update_actor(batch, drawn) | metrics  # line 10
+        metrics = self.update_actor(batch, drawn, pi) | metrics  # line 10
         metrics |= {} if c.alpha_first else self.update_temperature(drawn)
         polyak_update(self.target_critics, self.critics, c.tau)  # line 11
         return metrics

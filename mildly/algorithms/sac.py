@@ -100,10 +100,11 @@ class SAC(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
         c = self.config
-        drawn = self.distribution(batch.observations).rsample(self.generator)
+        pi = self.distribution(batch.observations)
+        drawn = pi.rsample(self.generator)
         metrics = self.update_temperature(drawn) if c.alpha_first else {}
         metrics |= self.update_critics(batch)
-        metrics = self.update_actor(batch, drawn) | metrics
+        metrics = self.update_actor(batch, drawn, pi) | metrics
         metrics |= {} if c.alpha_first else self.update_temperature(drawn)
         polyak_update(self.target_critics, self.critics, c.tau)
         return metrics
@@ -151,23 +152,26 @@ class SAC(Algorithm):
         value: Tensor = min_q - self.alpha * log_prob
         return batch.rewards + self.config.gamma * (1 - batch.terminated) * value
 
-    def update_actor(self, batch: Batch, drawn: RSample) -> Metrics:
+    def update_actor(self, batch: Batch, drawn: RSample, pi: TanhGaussian | None = None) -> Metrics:
         """One step of the actor up the soft value; the critics' weights receive no gradient."""
-        loss, metrics = self.actor_loss(batch, drawn)
+        loss, metrics = self.actor_loss(batch, drawn, pi)
         minimize(loss, self.actor_optimizer)
         return metrics
 
-    def actor_loss(self, batch: Batch, drawn: RSample) -> tuple[Tensor, Metrics]:
-        """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~), and the anchor if asked for."""
+    def actor_loss(self, batch: Batch, drawn: RSample, pi: TanhGaussian | None = None) -> tuple[Tensor, Metrics]:
+        """Mean of alpha log pi(a~|s) - min_j Q_j(s, a~), and the anchor if asked for.
+
+        `pi` is what the actions were drawn from, so that the anchor need not run the actor again.
+        """
         values: Tensor = self.critics(batch.observations, drawn.actions, freeze=True)  # (critics, batch)
         min_q = values.amin(dim=0)
         loss = (self.alpha * drawn.log_prob - min_q).mean()
         if self.extras.anchored:
-            loss = loss + self.extras.anchor(self.bc_losses(batch), batch)
+            loss = loss + self.extras.anchor(self.bc_losses(batch, pi), batch)
         distance = (drawn.actions.detach() - batch.actions).square().sum(-1).mean()
         return loss, {"q_ood": values.detach().mean(), "loss_actor": loss.detach(), "policy_distance": distance}
 
-    def bc_losses(self, batch: Batch) -> Tensor:
+    def bc_losses(self, batch: Batch, pi: TanhGaussian | None = None) -> Tensor:
         """The negative log-likelihoods of the data's actions; those at a bound are taken to be near it."""
-        log_prob: Tensor = self.distribution(batch.observations).log_prob(batch.actions, self.CLONING_MARGIN)
-        return -log_prob
+        pi = self.distribution(batch.observations) if pi is None else pi
+        return -pi.log_prob(batch.actions, self.CLONING_MARGIN)
