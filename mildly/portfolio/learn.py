@@ -12,7 +12,7 @@ from mildly.experiments.process import WorkerTask
 from mildly.experiments.progress import Counts, SweepProgress
 from mildly.experiments.worker import train_task
 from mildly.portfolio.folder import Request
-from mildly.portfolio.plan import CLONING, LEARNERS
+from mildly.portfolio.plan import LEARNERS, PHASES
 from mildly.training.signals import stop_requests
 from mildly.training.trainer import Diverged
 
@@ -22,7 +22,7 @@ def task_of(name: str, folder: Path, request: Request, source: str, steps: int, 
     learner = LEARNERS[name]
     fields = {**learner.fields, **({"gamma": request.gamma} if learner.discounts else {})}
     if learner.warms_up:
-        fields |= {"extras.bc_steps": CLONING * warm_up, "extras.bc_warmup_steps": warm_up}
+        fields |= {phase: max(1, steps * warm_up) for phase, (steps, _) in PHASES.items()}
     return WorkerTask(
         name=name,
         folder=str(folder.resolve()),

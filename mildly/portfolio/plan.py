@@ -23,9 +23,12 @@ _FIT_STEPS = 3_000, 10_000  # of fitted Q evaluation: fewer do not reach a level
 DENSITY = 0.3
 """Steps of a density, or of a clone, for each of fitted Q evaluation."""
 _WARM_UP = 5_000  # steps of MCQ's warm-up at most, as in its default; a tenth of all where there are fewer
-CLONING = 8
-"""Steps in which MCQ clones alone, for each of its warm-up; as in its default."""
-_CLONING_COST = 0.1  # of a step of cloning alone, as a share of a main step
+PHASES: Mapping[str, tuple[int, float]] = {
+    "behavior.steps": (4, 0.3),
+    "extras.bc_steps": (8, 0.15),
+    "extras.bc_warmup_steps": (1, 1.0),
+}
+"""MCQ's phases: steps of each for a step of its warm-up, as in its default, and what one costs in main steps."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class StepPlan:
     density_steps: int
     """Of the density of the logged actions, and of a group's clone."""
     warm_up: int
-    """Of MCQ, between cloning alone and its main steps."""
+    """Of MCQ; its other phases have some for each of these."""
 
     @classmethod
     def of(cls, last: int, candidates: int = len(LEARNERS)) -> StepPlan:
@@ -144,7 +147,7 @@ class Costs:
 def seconds_of(plan: StepPlan, costs: Costs, workers: int = 1) -> float:
     """What a plan takes at most: nobody knows who will survive, so the slowest do."""
     total, before = 0.0, 0
-    warm_up = (1 + CLONING * _CLONING_COST) * plan.warm_up
+    warm_up = plan.warm_up * sum(steps * cost for steps, cost in PHASES.values())
     for i, rung in enumerate(plan.rungs):
         steps = {
             name: rung.steps - before + (warm_up if i == 0 and LEARNERS[name].warms_up else 0) for name in costs.train

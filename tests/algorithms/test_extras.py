@@ -313,6 +313,23 @@ def test_the_anchor_counts_a_transition_by_how_its_return_rises_if_asked_for(nam
     assert not any("holds" in key for key in anchored.state_dict())
 
 
+@pytest.mark.parametrize("name", ["mcq", "sac"])
+def test_the_anchor_takes_the_policy_that_actions_were_drawn_from_instead_of_running_the_actor_again(name):
+    learner = starting(name, **{ANCHOR: 0.3, RISE: 1.0})
+    batch, parameters = drawn_by(learner), list(learner.actor.parameters())
+    pi = learner.distribution(batch.observations)
+    drawn = pi.rsample(torch.Generator().manual_seed(0))
+    once, twice = learner.actor_loss(batch, drawn, pi)[0], learner.actor_loss(batch, drawn)[0]
+    assert once.item() == twice.item()
+    gradients = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (once, twice))
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
+    runs: list[int] = []
+    learner.actor.register_forward_hook(lambda actor, inputs, output: runs.append(len(inputs[0])))
+    learner.update_actor(batch, drawn, learner.distribution(batch.observations))
+    assert runs == [len(batch.observations)]
+
+
 @every_anchored
 def test_cloning_itself_does_not_look_at_how_returns_rise(name):
     learner, plain = starting(name, **{ANCHOR: 0.3, RISE: 2.0}), starting(name, **{ANCHOR: 0.3})

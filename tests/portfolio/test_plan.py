@@ -7,13 +7,13 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from mildly.algorithms.config import make_config
+from mildly.algorithms.config import preset_fields
 from mildly.algorithms.mcq import MCQ
 from mildly.portfolio.plan import (
-    CLONING,
     LEARNERS,
     LEAST,
     MOST,
+    PHASES,
     Costs,
     Pace,
     Rung,
@@ -37,10 +37,10 @@ def test_fits_and_the_warm_up_have_no_more_steps_than_they_need():
     assert (plan.fit_steps, plan.density_steps, plan.warm_up) == (10_000, 3_000, 5_000)
 
 
-def test_a_long_plan_clones_and_warms_up_as_the_default_of_mcq_does():
-    extras = make_config(MCQ, "default", "", {}).extras
+def test_a_long_plan_has_the_phases_of_mcq_s_default():
+    default = preset_fields(MCQ, "default")
     warm_up = StepPlan.of(MOST).warm_up
-    assert (CLONING * warm_up, warm_up) == (extras.bc_steps, extras.bc_warmup_steps)
+    assert {phase: steps * warm_up for phase, (steps, _) in PHASES.items()} == {name: default[name] for name in PHASES}
 
 
 def test_fits_are_long_enough_where_training_is_short():
@@ -91,16 +91,17 @@ COSTS = Costs(
 
 
 def test_the_seconds_of_a_plan_are_those_by_hand():
-    """Rungs to 1000, 2000 and 4000 steps, fits of 3000; the fifth has 400 steps of warm-up and 3200 of cloning."""
-    first = 5 + 1 + 1 + 3 + 2 + (10 + 4 + 3.2) + 5 * (2 + 12)
+    """Rungs to 1000, 2000 and 4000 steps, fits of 3000; the fifth has 400 steps of warm-up, and before it 1600 of
+    its behavior model and 3200 of cloning."""
+    first = 5 + 1 + 1 + 3 + 2 + (10 + 4 + 1600 * 0.003 + 3200 * 0.0015) + 5 * (2 + 12)
     second = 3 + 3 + 2 + 10 + 3 * (2 + 12)
     last = 2 + 6 + 20
     assert seconds_of(StepPlan.of(4_000), COSTS) == pytest.approx(first + second + last + 10 + 150)
 
 
 def test_two_workers_train_side_by_side_and_fits_stay_in_one_process():
-    """Of the first rung: 18.2 beside 4 + 3 + 2 + 2; of the second: 11 beside 4 + 3; of the last: 21 beside 7."""
-    trained = 18.2 + 11 + 21
+    """Of the first rung: 24.6 beside 4 + 3 + 2 + 2; of the second: 11 beside 4 + 3; of the last: 21 beside 7."""
+    trained = 24.6 + 11 + 21
     assert seconds_of(StepPlan.of(4_000), COSTS, workers=2) == pytest.approx(trained + 8 * 14 + 160)
 
 
