@@ -3,6 +3,7 @@
 Usage:
 
     python benchmarks/record.py RUN... -o benchmarks/results/NAME.json
+    python benchmarks/record.py RUN... --add -o benchmarks/results/NAME.json   # the file's other runs stay
 """
 
 from __future__ import annotations
@@ -50,14 +51,30 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--note", default="", help="what a reader should know, e.g. the command")
+    parser.add_argument(
+        "--add", action="store_true", help="keep the runs of the file, but for earlier ones of a kind"
+    )
+    parser.add_argument("--variant", default="", help="what to call the runs' settings, where no sweep has named them")
     args = parser.parse_args()
     records = [record(Run.open(path)) for path in args.runs]
-    write(args.out, args.note, records)
+    for row in records:
+        row["variant"] = row["variant"] or args.variant
+    known = json.loads(args.out.read_text()) if args.add else {"note": "", "runs": []}
+    write(args.out, args.note or known["note"], merged(known["runs"], records))
     for row in records:
         scores = [line["score"] for line in row["evaluations"]]
         print(
             f"{row['algorithm']} {row['data']['name']} seed {row['seed']}: {row['steps_done']} steps, scores {scores}"
         )
+
+
+def merged(known: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All runs; where two have the same method, data and seed, the later one in the place of the earlier."""
+
+    def kind(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["algorithm"], row.get("variant") or "", row["dataset"], row["seed"]
+
+    return list(({kind(row): row for row in known} | {kind(row): row for row in found}).values())
 
 
 def write(path: Path, note: str, records: list[dict[str, Any]]) -> None:
