@@ -51,9 +51,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--note", default="", help="what a reader should know, e.g. the command")
-    parser.add_argument(
-        "--add", action="store_true", help="keep the runs of the file, but for earlier ones of a kind"
-    )
+    parser.add_argument("--add", action="store_true", help="keep the runs of the file, but for earlier ones of a kind")
     parser.add_argument("--variant", default="", help="what to call the runs' settings, where no sweep has named them")
     args = parser.parse_args()
     records = [record(Run.open(path)) for path in args.runs]

@@ -15,7 +15,8 @@ The data show what each action was followed by, its discounted return G. By defa
     bc_preference   p: warm-up and anchor clone what went well. A transition counts by exp(p z), z being how many
                   standard deviations the return of its episode lies above the mean. Where a good and a poor policy
                   have logged, a clone of both is neither.
-    policy_ema    the policy that acts is a running average of the actor.
+    policy_ema    the policy that acts is a running average of the actor. A few steps may ruin what a robot does in some
+                  states; a mean over many of them falls less often.
 
     bc_weight     an anchor: the actor's loss has a cloning term as well, in units of how much G differs between the
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
@@ -53,6 +54,8 @@ _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as sev
 _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 _SOON = 0.2  # times the horizon: the steps in which returns rise or fall
+_RECENT = 5  # the average of an actor that has just begun is of the last fifth of its steps
+_ACTING_RATE = 1e-3  # at least, of an average that acts itself and learns from what follows
 
 
 class Phase(NamedTuple):
@@ -102,8 +105,8 @@ class Extras:
     """How much cloning prefers episodes with high returns: one whose return lies a standard deviation above another's
     counts exp of this times as much. 0 is none, 1 suits most data."""
     policy_ema: float | None = None
-    """If given, the policy that acts is a running average of the actor, which follows it at this rate. In the first
-    1 / policy_ema steps it is the mean of all actors so far."""
+    """If given, the policy that acts is a running average of the actor, which follows it at this rate: it averages the
+    last 1 / policy_ema steps or so, and before there are five times as many, the last fifth of them."""
 
     def __post_init__(self) -> None:
         require(0 <= self.return_mix <= 1, "extras.return_mix", "in [0, 1]", self.return_mix)
@@ -139,7 +142,7 @@ class ActorCriticExtras(Stateful):
 
     DERIVED: ClassVar = frozenset(
         {"config", "gamma", "values", "level", "unit", "usual", "preferences"}
-        | {"rise", "usual_rise", "holds", "anchored", "rows"}
+        | {"rise", "usual_rise", "holds", "anchored", "rows", "rate"}
     )
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
@@ -156,6 +159,8 @@ class ActorCriticExtras(Stateful):
         self.holds: Tensor | None = None
         """What each row counts in the anchor besides, at the median 1."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
+        self.rate = config.policy_ema or 0.0
+        """At which the average follows the actor."""
         self.steps = 0
 
     def start(self, dataset: Dataset, preprocessing: Preprocessing, device: torch.device) -> dict[str, Tensor]:
@@ -230,8 +235,9 @@ class ActorCriticExtras(Stateful):
         return _counted(losses, self.preferences, batch).mean()
 
     def begin_acting(self) -> None:
-        """Lift the anchor."""
+        """Lift the anchor, and let what acts follow what is learned."""
         self.anchored = False
+        self.rate = max(self.rate, _ACTING_RATE)
 
     def anchor(self, losses: Tensor, batch: Batch, scale: float | Tensor = 1.0) -> Tensor:
         """The term of the actor's loss: cloning losses, (batch,), in units of the spread of returns between episodes.
@@ -243,10 +249,10 @@ class ActorCriticExtras(Stateful):
         return self.config.bc_weight * scale * self.unit * self.mean_loss(held, batch)
 
     def after_step(self, actor: nn.Module) -> None:
-        """Let the average follow the actor; at first it is the mean of all actors so far."""
+        """Let the average follow the actor; at first it is of the last actors alone."""
         self.steps += 1
-        if self.average is not None and self.config.policy_ema is not None:
-            polyak_update(self.average, actor, max(self.config.policy_ema, 1 / self.steps))
+        if self.average is not None:
+            polyak_update(self.average, actor, max(self.rate, min(1.0, _RECENT / self.steps)))
 
 
 def _deviations(values: Tensor, usual: Tensor, spread: Tensor) -> Tensor:

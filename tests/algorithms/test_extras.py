@@ -365,9 +365,9 @@ def test_returns_that_all_rise_alike_are_held_alike():
 
 @every_with_extras
 def test_the_policy_is_a_running_average_of_the_actor(name):
-    learner, plain = tiny(name, actor_lr=0.01, **{AVERAGE: 0.25}), tiny(name, actor_lr=0.01)
+    learner, plain = tiny(name, actor_lr=0.01, **{AVERAGE: 0.7}), tiny(name, actor_lr=0.01)
     expected = weights(plain.actor)
-    for step, rate in enumerate((1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4)):
+    for step, rate in enumerate((1, 1, 1, 1, 1, 5 / 6, 5 / 7, 0.7, 0.7)):
         learner.step(batch_of(step))
         plain.step(batch_of(step))
         expected = [rate * new + (1 - rate) * old for new, old in zip(weights(plain.actor), expected, strict=True)]
@@ -380,6 +380,17 @@ def test_the_policy_is_a_running_average_of_the_actor(name):
     states = np.zeros((2, OBSERVATIONS), np.float32)
     assert not np.array_equal(learner.policy(DATA.meta).act(states), plain.policy(DATA.meta).act(states))
     assert not any(parameter.requires_grad for parameter in learner.extras.average.parameters())
+
+
+@pytest.mark.parametrize(("rate", "acting"), [(1e-4, 1e-3), (0.7, 0.7)])
+def test_an_average_that_acts_follows_its_actor_sooner(rate, acting):
+    learner = tiny("sac", actor_lr=0.01, **{AVERAGE: rate})
+    learner.extras.steps = 10**6
+    learner.begin_acting()
+    before = weights(learner.extras.average)
+    learner.step(batch_of())
+    for got, old, new in zip(weights(learner.extras.average), before, weights(learner.actor), strict=True):
+        torch.testing.assert_close(got, acting * new + (1 - acting) * old)
 
 
 @every_with_extras

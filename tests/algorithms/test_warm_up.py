@@ -147,14 +147,14 @@ def test_an_actor_that_clones_takes_no_notice_of_the_values(name, betas):
 @every_with_extras
 def test_the_average_of_the_policy_counts_the_steps_of_the_warm_up(name):
     learner = starting(name, actor_lr=0.01, **WARM, **{"extras.policy_ema": 0.25})
-    seen = []
-    for step, update in enumerate([warm_up_of(learner).update] * 2 + [learner.step]):
+    expected = weights(learner.actor)
+    for step, update in enumerate([warm_up_of(learner).update] * 4 + [learner.step] * 3):
         update(batch_of(step))
-        seen.append(weights(learner.actor))
-    expected = [torch.stack(steps).mean(dim=0) for steps in zip(*seen, strict=True)]  # of three, all count alike
+        rate = min(1, 5 / (step + 1))
+        expected = [rate * new + (1 - rate) * old for new, old in zip(weights(learner.actor), expected, strict=True)]
     for got, by_hand in zip(weights(learner.extras.average), expected, strict=True):
         torch.testing.assert_close(got, by_hand)
-    assert learner.extras.steps == 3
+    assert learner.extras.steps == 7
 
 
 @every_with_extras
