@@ -181,6 +181,8 @@ class Algorithm(Stateful, ABC):
 
         Of a transition that is in no data set nothing is prepared: its row is -1, which is NaN in all that is.
         """
+        if self.extras is not None:
+            self.extras.begin_finetuning()
         for name, rows in self.prepared.items():
             if not rows.is_floating_point():
                 raise MildlyError(

@@ -55,7 +55,7 @@ _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 _SOON = 0.2  # times the horizon: the steps in which returns rise or fall
 _RECENT = 5  # the average of an actor that has just begun is of the last fifth of its steps
-_ACTING_RATE = 1e-3  # at least, of an average that acts itself and learns from what follows
+_FINETUNING_RATE = 1e-3  # at least, of an average that must show what few further steps have changed
 
 
 class Phase(NamedTuple):
@@ -234,10 +234,13 @@ class ActorCriticExtras(Stateful):
         """The mean of a batch's cloning losses, (batch,), in which what went well counts more if asked for."""
         return _counted(losses, self.preferences, batch).mean()
 
+    def begin_finetuning(self) -> None:
+        """Let what acts follow sooner what is learned."""
+        self.rate = max(self.rate, _FINETUNING_RATE)
+
     def begin_acting(self) -> None:
-        """Lift the anchor, and let what acts follow what is learned."""
+        """Lift the anchor."""
         self.anchored = False
-        self.rate = max(self.rate, _ACTING_RATE)
 
     def anchor(self, losses: Tensor, batch: Batch, scale: float | Tensor = 1.0) -> Tensor:
         """The term of the actor's loss: cloning losses, (batch,), in units of the spread of returns between episodes.

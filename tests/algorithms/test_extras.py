@@ -382,15 +382,15 @@ def test_the_policy_is_a_running_average_of_the_actor(name):
     assert not any(parameter.requires_grad for parameter in learner.extras.average.parameters())
 
 
-@pytest.mark.parametrize(("rate", "acting"), [(1e-4, 1e-3), (0.7, 0.7)])
-def test_an_average_that_acts_follows_its_actor_sooner(rate, acting):
+@pytest.mark.parametrize(("rate", "sooner"), [(1e-4, 1e-3), (0.7, 0.7)])
+def test_while_fine_tuning_the_average_follows_its_actor_sooner(rate, sooner):
     learner = tiny("sac", actor_lr=0.01, **{AVERAGE: rate})
     learner.extras.steps = 10**6
-    learner.begin_acting()
+    learner.begin_finetuning()
     before = weights(learner.extras.average)
     learner.step(batch_of())
     for got, old, new in zip(weights(learner.extras.average), before, weights(learner.actor), strict=True):
-        torch.testing.assert_close(got, acting * new + (1 - acting) * old)
+        torch.testing.assert_close(got, sooner * new + (1 - sooner) * old)
 
 
 @every_with_extras
