@@ -57,7 +57,7 @@ def main() -> None:
     records = [record(Run.open(path)) for path in args.runs]
     for row in records:
         row["variant"] = row["variant"] or args.variant
-    known = json.loads(args.out.read_text()) if args.add else {"note": "", "runs": []}
+    known: dict[str, Any] = json.loads(args.out.read_text()) if args.add else {"note": "", "runs": []}
     write(args.out, args.note or known["note"], merged(known["runs"], records))
     for row in records:
         scores = [line["score"] for line in row["evaluations"]]
