@@ -51,14 +51,14 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--note", default="", help="what a reader should know, e.g. the command")
-    parser.add_argument("--add", action="store_true", help="keep the runs of the file, but for earlier ones of a kind")
+    parser.add_argument("--add", action="store_true", help="keep what is in the file, but for runs with equal settings")
     parser.add_argument("--variant", default="", help="what to call the runs' settings, where no sweep has named them")
     args = parser.parse_args()
     records = [record(Run.open(path)) for path in args.runs]
     for row in records:
         row["variant"] = row["variant"] or args.variant
     known: dict[str, Any] = json.loads(args.out.read_text()) if args.add else {"note": "", "runs": []}
-    write(args.out, args.note or known["note"], merged(known["runs"], records))
+    write(args.out, args.note or known["note"], [*others(known["runs"], records), *records])
     for row in records:
         scores = [line["score"] for line in row["evaluations"]]
         print(
@@ -66,13 +66,14 @@ def main() -> None:
         )
 
 
-def merged(known: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All runs; where two have the same method, data and seed, the later one in the place of the earlier."""
+def others(known: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The known runs but for those of which a new one has the same method, settings, data and seed."""
 
-    def kind(row: dict[str, Any]) -> tuple[Any, ...]:
-        return row["algorithm"], row.get("variant") or "", row["dataset"], row["seed"]
+    def kind(row: dict[str, Any]) -> str:
+        return json.dumps([row[key] for key in ("algorithm", "variant", "config", "dataset", "seed")], sort_keys=True)
 
-    return list(({kind(row): row for row in known} | {kind(row): row for row in found}).values())
+    again = {kind(row) for row in found}
+    return [row for row in known if kind(row) not in again]
 
 
 def write(path: Path, note: str, records: list[dict[str, Any]]) -> None:

@@ -9,14 +9,14 @@ The data show what each action was followed by, its discounted return G. By defa
                   steps and of the data's actions from then on (Geng et al. 2024, "Improving Offline RL by Blending
                   Heuristics"). A fall far ahead is known at once, and not after hundreds of sweeps. It is a relabeling
                   of rewards and ends, so that no method knows of it.
-    bc_steps      a phase in which the actor alone learns, and clones the data's actions: a tenth of the others' cost.
+    bc_steps      a phase in which the actor alone learns, and clones the data's actions, which costs little.
     bc_warmup_steps   a phase in which the actor clones the data's actions while the critics learn, so that it begins
                   to climb when they know a slope.
     bc_preference   p: warm-up and anchor clone what went well. A transition counts by exp(p z), z being how many
                   standard deviations the return of its episode lies above the mean. Where a good and a poor policy
                   have logged, a clone of both is neither.
-    policy_ema    the policy that acts is a running average of the actor. A few steps may ruin what a robot does in some
-                  states; a mean over many of them falls less often.
+    policy_ema    the policy that acts is a running average of the actor. Single updates can make a robot fall in some
+                  states; the average of many actors falls less often.
 
     bc_weight     an anchor: the actor's loss has a cloning term as well, in units of how much G differs between the
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
@@ -34,7 +34,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -54,7 +53,7 @@ _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as sev
 _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 _SOON = 0.2  # times the horizon: the steps in which returns rise or fall
-_RECENT = 5  # the average of an actor that has just begun is of the last fifth of its steps
+_RECENT = 5  # at first the average is of the last fifth of the main steps
 _FINETUNING_RATE = 1e-3  # at least, of an average that must show what few further steps have changed
 
 
@@ -105,8 +104,8 @@ class Extras:
     """How much cloning prefers episodes with high returns: one whose return lies a standard deviation above another's
     counts exp of this times as much. 0 is none, 1 suits most data."""
     policy_ema: float | None = None
-    """If given, the policy that acts is a running average of the actor, which follows it at this rate: it averages the
-    last 1 / policy_ema steps or so, and before there are five times as many, the last fifth of them."""
+    """If given, the policy that acts is a running average of the actor over about the last 1 / policy_ema steps, or,
+    until there are five times as many main steps, over the last fifth of these; while fine-tuning, over 1,000."""
 
     def __post_init__(self) -> None:
         require(0 <= self.return_mix <= 1, "extras.return_mix", "in [0, 1]", self.return_mix)
@@ -216,17 +215,11 @@ class ActorCriticExtras(Stateful):
 
     def phases(self, learner: Clones) -> list[Phase]:
         """Cloning alone, and the warm-up; as far as they are asked for."""
-
-        def followed(step: Callable[[Batch], Metrics], batch: Batch) -> Metrics:
-            metrics = step(batch)
-            self.after_step(learner.actor)
-            return metrics
-
         c = self.config
         most = math.ceil(_PASSES * self.rows / learner.config.batch_size) if self.rows else c.bc_steps
         both = (
-            Phase("cloning", min(c.bc_steps, most), partial(followed, learner.clone), "extras.bc_steps"),
-            Phase("bc warm-up", c.bc_warmup_steps, partial(followed, learner.warm_up), "extras.bc_warmup_steps"),
+            Phase("cloning", min(c.bc_steps, most), learner.clone, "extras.bc_steps"),
+            Phase("bc warm-up", c.bc_warmup_steps, learner.warm_up, "extras.bc_warmup_steps"),
         )
         return [phase for phase in both if phase.steps]
 
@@ -252,7 +245,7 @@ class ActorCriticExtras(Stateful):
         return self.config.bc_weight * scale * self.unit * self.mean_loss(held, batch)
 
     def after_step(self, actor: nn.Module) -> None:
-        """Let the average follow the actor; at first it is of the last actors alone."""
+        """Let the average follow the actor; at first it averages only the most recent fifth of the steps."""
         self.steps += 1
         if self.average is not None:
             polyak_update(self.average, actor, max(self.rate, min(1.0, _RECENT / self.steps)))

@@ -22,7 +22,7 @@ def task_of(name: str, folder: Path, request: Request, source: str, steps: int, 
     learner = LEARNERS[name]
     fields = {**learner.fields, **({"gamma": request.gamma} if learner.discounts else {})}
     if learner.warms_up:
-        fields |= {phase: max(1, steps * warm_up) for phase, (steps, _) in PHASES.items()}
+        fields |= {phase: max(1, times * warm_up) for phase, (times, _) in PHASES.items()}
     return WorkerTask(
         name=name,
         folder=str(folder.resolve()),

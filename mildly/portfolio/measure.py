@@ -104,19 +104,22 @@ def measure(request: Request, data: Dataset, source: str, scratch: Path, seconds
 
 
 def _training(name: str, request: Request, data: Dataset, source: str, folder: Path, share: float) -> Pace:
-    """Of a candidate that goes on from a checkpoint: what the first steps load and allocate does not count."""
+    """Of a candidate that goes on from a checkpoint: what the first steps load, allocate and draw is its beginning."""
     run, done = Run(folder), 0
 
     def go_on(steps: int) -> tuple[float, float]:
+        """Seconds of all, and of the steps."""
         nonlocal done
         done, before, began = done + steps, training_seconds(run.timing()), time.monotonic()
         train_here(task_of(name, folder, request, source, done, warm_up=0), data)
-        spent = training_seconds(run.timing()) - before
-        return time.monotonic() - began - spent, spent / steps
+        return time.monotonic() - began, training_seconds(run.timing()) - before
 
     go_on(_FEW)
-    _, roughly = go_on(_ROUGHLY)
-    return Pace(*go_on(_within(share, roughly)))
+    _, few = go_on(_FEW)
+    more = _within(share, max(0.0, go_on(_FEW + _ROUGHLY)[1] - few) / _ROUGHLY)
+    whole, many = go_on(_FEW + more)
+    step = max(0.0, many - few) / more
+    return Pace(max(0.0, whole - (_FEW + more) * step), step)
 
 
 def _pace(work: Callable[[int], object], share: float) -> Pace:

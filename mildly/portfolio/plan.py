@@ -72,7 +72,7 @@ class StepPlan:
     density_steps: int
     """Of the density of the logged actions, and of a group's clone."""
     warm_up: int
-    """Of MCQ; its other phases have some for each of these."""
+    """Steps of MCQ's warm-up; those of its other phases are multiples of it (`PHASES`)."""
 
     @classmethod
     def of(cls, last: int, candidates: int = len(LEARNERS)) -> StepPlan:

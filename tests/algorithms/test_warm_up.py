@@ -145,12 +145,12 @@ def test_an_actor_that_clones_takes_no_notice_of_the_values(name, betas):
 
 
 @every_with_extras
-def test_the_average_of_the_policy_counts_the_steps_of_the_warm_up(name):
+def test_the_average_of_the_policy_begins_with_the_main_steps(name):
     learner = starting(name, actor_lr=0.01, **WARM, **{"extras.policy_ema": 0.25})
     expected = weights(learner.actor)
-    for step, update in enumerate([warm_up_of(learner).update] * 4 + [learner.step] * 3):
+    for step, update in enumerate([warm_up_of(learner).update] * 4 + [learner.step] * 7):
         update(batch_of(step))
-        rate = min(1, 5 / (step + 1))
+        rate = 0 if step < 4 else 1 if step < 9 else 5 / (step - 3)
         expected = [rate * new + (1 - rate) * old for new, old in zip(weights(learner.actor), expected, strict=True)]
     for got, by_hand in zip(weights(learner.extras.average), expected, strict=True):
         torch.testing.assert_close(got, by_hand)
@@ -166,8 +166,8 @@ def test_cloning_alone_moves_the_actor_and_nothing_else(name):
     losses += [phase.update(batch_of())["loss_bc"].item() for _ in range(2)]
     assert losses[2] < losses[0]
     moved = {key.split(".")[0] for key in differing(before, snapshot(learner))}
-    assert moved <= {"actor", "actor_optimizer", "extras", "generator"}
-    assert {"actor", "extras"} <= moved
+    assert moved <= {"actor", "actor_optimizer", "generator"}
+    assert "actor" in moved
 
 
 def test_cloning_alone_comes_first_and_ends_after_forty_passes():
