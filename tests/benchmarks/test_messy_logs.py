@@ -126,6 +126,7 @@ def test_the_usual_algorithms_train_without_a_flag(
     """Presets as they are, but for the size of networks and batches. Messy logs are read as the check advises."""
     sizes: dict[str, Any] = {"hidden_dims": (16, 16), "batch_size": 32, "log_every": 50}
     sizes |= {"extras.bc_warmup_steps": 50} if algorithm in ("mcq", "cql") else {}
+    sizes |= {"behavior.steps": 50} if algorithm == "mcq" else {}
     advice: dict[str, Any] = {"fill": "interpolate", "drop_bad_rows": True, **ADVICE[log]} if messy else {}
     run = train(
         algorithm,

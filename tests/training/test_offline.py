@@ -170,7 +170,8 @@ def test_public_api_goes_from_data_to_action(tmp_path: Path) -> None:
     data = mildly.load_dataset("pendulum-mixed")
     assert data.meta.env_id == "Pendulum-v1"
     assert {"mcq", "sac", "bc"} <= mildly.ALGORITHMS.keys()
-    short = {"steps": 20, "eval_every": 0, "hidden_dims": (16, 16), "batch_size": 16, "extras.bc_warmup_steps": 20}
+    sizes = {"eval_every": 0, "hidden_dims": (16, 16), "batch_size": 16}
+    short = {"steps": 20, "behavior.steps": 20, "extras.bc_steps": 20, "extras.bc_warmup_steps": 20, **sizes}
     run = mildly.train("mcq", data, out=tmp_path / "run", **short)
     policy = mildly.load_policy(run.path)
     observations = data.observations[:5]
