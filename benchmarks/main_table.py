@@ -26,11 +26,12 @@ Table = dict[str, dict[str, list[float]]]
 """By data set, then by method: the scores of all seeds."""
 
 
-def scores(record: dict[str, Any]) -> Table:
-    """The final scores of a record's runs."""
+def scores(record: dict[str, Any], steps: dict[str, int] | None = None) -> Table:
+    """The final scores of a record's runs; of some algorithms, after as many steps as are given."""
     table: Table = {}
     for run in record["runs"]:
-        found = run["evaluations"]
+        most = (steps or {}).get(run["algorithm"])
+        found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
         name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
@@ -101,8 +102,10 @@ def main() -> None:
         "--sets", type=Path, default=RESULTS / "d4rl_sets.json", help="what recipes/d4rl_sets.py wrote down"
     )
     parser.add_argument("--picture", type=Path, help="the picture to draw")
+    parser.add_argument("--steps", nargs=2, action="append", default=[], metavar=("ALGORITHM", "STEPS"))
     args = parser.parse_args()
-    table = scores(json.loads(args.record.read_text()))
+    steps = {algorithm: int(most) for algorithm, most in args.steps}
+    table = scores(json.loads(args.record.read_text()), steps)
     known = json.loads(args.sets.read_text())["sets"]
     data = {row["name"].removesuffix(_ENDING): row["score"] for row in known}
     print(markdown(table, data))
