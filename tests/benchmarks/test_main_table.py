@@ -45,3 +45,13 @@ def test_a_cell_is_the_mean_over_seeds_of_the_last_evaluations_and_the_best_is_b
 def test_a_method_that_was_not_run_on_a_set_is_a_dash_and_the_set_not_in_the_mean(table):
     assert table[3] == "| hopper-random | 1.2 | **3.0** | - |"
     assert table[4] == "| mean of 1 | 39.0 | 15.0 | 16.0 |"
+
+
+def test_of_an_algorithm_the_first_steps_alone_may_count(tmp_path: Path) -> None:
+    runs = [run_of(name, "hopper-medium-recollected", [10.0, 20.0, 30.0, 40.0]) for name in ("mcq", "bc")]
+    (tmp_path / "record.json").write_text(json.dumps({"note": "", "runs": runs}))
+    sets = [{"name": "hopper-medium-recollected", "score": 39.0}]
+    (tmp_path / "sets.json").write_text(json.dumps({"sets": sets}))
+    words = [sys.executable, str(SCRIPT), "record.json", "--sets", "sets.json", "--steps", "mcq", "2"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[2] == "| hopper-medium | 39.0 | 15.0 | **30.0** |"
