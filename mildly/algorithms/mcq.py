@@ -92,7 +92,6 @@ class MildlyConservative(Algorithm):
     critics: Critics
     target_critics: Critics
     FORM: ClassVar[str]  # what it is added to, as `mcq.toml` calls it
-    PRESET_STEPS: ClassVar = {**Algorithm.PRESET_STEPS, "default": 20_000}  # more learn a log's episodes by heart
     DERIVED: ClassVar = Algorithm.DERIVED | {"mild", "joint"}
     if TYPE_CHECKING:  # the learner it is added to has these
         critic_optimizer: Adam

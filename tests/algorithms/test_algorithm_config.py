@@ -204,8 +204,7 @@ def test_the_preset_default_suits_data_in_any_units(name):
     assert c.normalize_observations
     if name != "decision-transformer":  # has no such layers, and longer steps
         assert c.hidden_dims == (256, 256)
-        own = 20_000 if name in ("mcq", "mcq-td3") else 100_000
-        assert kind.steps_of("default") == own < kind.steps_of("paper") == 1_000_000
+        assert kind.steps_of("default") == 100_000 < kind.steps_of("paper") == 1_000_000
     assert "paper" in kind.PRESETS
     assert len(kind.PRESETS) <= 5
 
