@@ -71,9 +71,10 @@ def _cell(found: list[float] | None, best: float) -> str:
 
 
 def draw(table: Table, data: dict[str, float], path: Path) -> None:
-    """A line for each data set: the data's own score, and a dot for each method."""
+    """A line for each data set that every method has: the data's own score, and a dot for each method."""
     from matplotlib.figure import Figure
 
+    table = {name: row for name, row in table.items() if row.keys() == set(methods(table))} or table
     places = {name: place for place, name in enumerate(reversed(table))}
     figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(places)), layout="constrained", dpi=150)
     axes = figure.subplots()
