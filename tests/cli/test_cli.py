@@ -76,7 +76,7 @@ def test_unknown_names_are_told_with_the_nearest_known_one(refused: Refused) -> 
         (("--hidden-dims", "16", "0"), "hidden_dims must be positive widths"),
         (("--behavior.hidden-dims", "16", "0"), "behavior.hidden_dims must be positive widths"),
         (("--behavior.model", "gan"), "behavior.model must be one of cvae, cgan, flow, got gan"),
-        (("--behavior.cache",), "behavior.steps must be given where actions are kept"),
+        (("--behavior.steps", "None"), "behavior.steps must be given where actions are kept"),
         (("--extras.return-mix", "2"), "extras.return_mix must be in [0, 1], got 2"),
         (("--extras.bc-warmup-steps", "-1"), "extras.bc_warmup_steps must be at least 0"),
         (("--device", "gpu9"), "device 'gpu9' cannot be used here"),
