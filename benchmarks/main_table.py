@@ -103,7 +103,8 @@ def main() -> None:
         "--sets", type=Path, default=RESULTS / "d4rl_sets.json", help="what recipes/d4rl_sets.py wrote down"
     )
     parser.add_argument("--picture", type=Path, help="the picture to draw")
-    parser.add_argument("--steps", nargs=2, action="append", default=[], metavar=("ALGORITHM", "STEPS"))
+    cut = "count an algorithm's first steps alone, to compare runs of unequal length; may be given several times"
+    parser.add_argument("--steps", nargs=2, action="append", default=[], metavar=("ALGORITHM", "STEPS"), help=cut)
     args = parser.parse_args()
     steps = {algorithm: int(most) for algorithm, most in args.steps}
     table = scores(json.loads(args.record.read_text()), steps)

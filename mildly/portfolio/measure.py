@@ -92,8 +92,8 @@ def measure(request: Request, data: Dataset, source: str, scratch: Path, seconds
         settings = dataclasses.replace(QUICK, steps=steps, density_steps=steps)
         return dataclasses.replace(problem, settings=settings, folder=scratch / f"fit-{time.monotonic_ns()}")
 
-    fit = _pace(lambda steps: with_steps(steps).fitted, share)
-    density = _pace(lambda steps: with_steps(steps).behavior_log_prob, share)
+    fit = _fitting(lambda steps: with_steps(steps).fitted, share)
+    density = _fitting(lambda steps: with_steps(steps).behavior_log_prob, share)
     groups = request.groups if request.labels is None else len(set(request.labels))
     fits = (groups + FINALISTS) * fit.step
     step = fits + DENSITY * ((groups + 1) * density.step + groups * train["clone"].step)
@@ -108,33 +108,34 @@ def _training(name: str, request: Request, data: Dataset, source: str, folder: P
     run, done = Run(folder), 0
 
     def go_on(steps: int) -> tuple[float, float]:
-        """Seconds of all, and of the steps."""
         nonlocal done
         done, before, began = done + steps, training_seconds(run.timing()), time.monotonic()
         train_here(task_of(name, folder, request, source, done, warm_up=0), data)
         return time.monotonic() - began, training_seconds(run.timing()) - before
 
-    go_on(_FEW)
-    _, few = go_on(_FEW)
-    more = _within(share, max(0.0, go_on(_FEW + _ROUGHLY)[1] - few) / _ROUGHLY)
-    whole, many = go_on(_FEW + more)
-    step = max(0.0, many - few) / more
-    return Pace(max(0.0, whole - (_FEW + more) * step), step)
+    return _pace(go_on, share)
 
 
-def _pace(work: Callable[[int], object], share: float) -> Pace:
-    """Of work that begins anew each time: by two lengths of it."""
+def _fitting(work: Callable[[int], object], share: float) -> Pace:
+    """Of work that begins anew each time."""
 
-    def seconds(steps: int) -> float:
+    def seconds(steps: int) -> tuple[float, float]:
         began = time.monotonic()
         work(steps)
-        return time.monotonic() - began
+        spent = time.monotonic() - began
+        return spent, spent
 
+    return _pace(seconds, share)
+
+
+def _pace(seconds: Callable[[int], tuple[float, float]], share: float) -> Pace:
+    """By two lengths of some work, of which so many steps take `seconds`: with all around them, and the steps alone."""
     seconds(_FEW)
-    few = seconds(_FEW)
-    more = _within(share, max(0.0, seconds(_FEW + _ROUGHLY) - few) / _ROUGHLY)
-    step = max(0.0, seconds(_FEW + more) - few) / more
-    return Pace(max(0.0, few - _FEW * step), step)
+    _, few = seconds(_FEW)
+    more = _within(share, max(0.0, seconds(_FEW + _ROUGHLY)[1] - few) / _ROUGHLY)
+    whole, many = seconds(_FEW + more)
+    step = max(0.0, many - few) / more
+    return Pace(max(0.0, whole - (_FEW + more) * step), step)
 
 
 def _within(share: float, step: float) -> int:
