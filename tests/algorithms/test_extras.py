@@ -284,7 +284,7 @@ def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_co
 
 
 def held(data: Any, rate: float) -> list[float]:
-    """exp(rate z) of each row, at least 0.7, by a slow rule: z is how far its return rises in 2 steps of a horizon of 10."""
+    """exp(rate z) of each row, at least 0.7, by a slow rule: z is by how much its return rises in the next 2 steps."""
     value, _ = discounted_returns(data, 0.9)
     rises = np.empty(len(data))
     for episode in data.segments():
