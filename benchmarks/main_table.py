@@ -1,9 +1,10 @@
-"""The main table and its picture from a record: data sets by methods, beside what the data themselves score.
+"""The main table and its picture from a record: data sets by methods, beside the data's own and the paper's scores.
 
     python benchmarks/main_table.py benchmarks/results/table1.json --picture docs/images/mujoco.png
 
 A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
-with their number if not 1.
+with their number if not 1. Below are means over the sets that every method has: of all, of those without an expert's
+own set, and the interquartile mean with its bootstrap interval over seeds, if a set has several.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from mildly.paper.reproductions import METHODS
+from mildly.evaluation.statistics import estimate, interquartile_mean
+from mildly.paper.reproductions import METHODS, published_scores
 
 RESULTS = Path(__file__).parent / "results"
 LAST = 10  # evaluations at most whose mean is a run's score
@@ -44,22 +46,45 @@ def methods(table: Table) -> list[str]:
 
 
 def markdown(table: Table, data: dict[str, float]) -> str:
-    """A row for each data set, the best of it in bold, and the mean over the sets that every method has."""
-    names = methods(table)
-    lines = [f"| | the data | {' | '.join(names)} |", "|" + "---|" * (len(names) + 2)]
-    for dataset, row in table.items():
+    """A row for each data set, the best of our methods in bold, and rows of means."""
+    names, paper = methods(table), {dataset: _published(dataset) for dataset in table}
+    lines = [f"| | the data | {' | '.join(names)} | MCQ in the paper |", "|" + "---|" * (len(names) + 3)]
+    for dataset in table:
+        row = table[dataset]
         best = max(statistics.fmean(found) for found in row.values())
-        lines.append(
-            f"| {dataset} | {data[dataset]:.1f} | {' | '.join(_cell(row.get(name), best) for name in names)} |"
-        )
+        cells = " | ".join(_cell(row.get(name), best) for name in names)
+        lines.append(f"| {dataset} | {data[dataset]:.1f} | {cells} | {paper[dataset] or '-'} |")
     full = [dataset for dataset, row in table.items() if row.keys() == set(names)]
-    means = (
-        [statistics.fmean(statistics.fmean(table[dataset][name]) for dataset in full) for name in names] if full else []
-    )
-    if means:
-        logged = statistics.fmean(data[dataset] for dataset in full)
-        lines.append(f"| mean of {len(full)} | {logged:.1f} | {' | '.join(f'{mean:.1f}' for mean in means)} |")
+    for words, some in _parts(full).items():
+        own = [f"{statistics.fmean(statistics.fmean(table[one][name]) for one in some):.1f}" for name in names]
+        theirs = statistics.fmean(paper[one] for one in some) if all(paper[one] for one in some) else None
+        logged = statistics.fmean(data[one] for one in some)
+        lines.append(f"| {words} | {logged:.1f} | {' | '.join(own)} | {f'{theirs:.1f}' if theirs else '-'} |")
+    if len(full) > 1:
+        middle = [_middle({one: table[one][name] for one in full}) for name in names]
+        lines.append(f"| interquartile mean of {len(full)} | | {' | '.join(middle)} | |")
     return "\n".join(lines)
+
+
+def _published(dataset: str) -> float:
+    """What the paper prints for MCQ; 0 if nothing."""
+    score = published_scores().get((f"{dataset}-v2", "MCQ"))
+    return score.mean if score else 0.0
+
+
+def _parts(full: list[str]) -> dict[str, list[str]]:
+    """Which sets are averaged, by the words of their row."""
+    others = [dataset for dataset in full if not dataset.endswith("-expert") or dataset.endswith("medium-expert")]
+    parts = {f"mean of {len(full)}": full}
+    parts |= {f"mean of the {len(others)} that are not an expert's": others} if len(others) < len(full) else {}
+    return {words: some for words, some in parts.items() if some}
+
+
+def _middle(scores: dict[str, list[float]]) -> str:
+    """The interquartile mean, with its 95 % interval if any set has several seeds."""
+    found = estimate(scores, interquartile_mean)
+    several = any(len(runs) > 1 for runs in scores.values())
+    return f"{found.value:.1f}" + (f" [{found.low:.1f}, {found.high:.1f}]" if several else "")
 
 
 def _cell(found: list[float] | None, best: float) -> str:

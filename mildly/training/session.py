@@ -80,7 +80,7 @@ class Session:
         self.observation_space = _observation_space(self.algorithm.select(data))
         self.notes += [*data.meta.notes[-1:], *self.algorithm.notes] if plan.held_out else self.algorithm.notes
         for phase in self.algorithm.phases():
-            if phase.steps > plan.steps:
+            if phase.steps > plan.steps < kind.steps_of(plan.preset):
                 flag = f"--{phase.field.replace('_', '-')}"
                 at_most = "at most " if phase.finished is not None else ""
                 self.notes.append(

@@ -79,6 +79,17 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 # What phases leave
 
 
+@pytest.mark.parametrize(("steps", "told"), [(50, True), (20_000, False)])
+def test_a_phase_longer_than_the_main_steps_is_told_only_where_these_are_fewer_than_the_preset_s(
+    tmp_path: Path, interrupt: Callable[..., None], capsys: pytest.CaptureFixture[str], steps: int, told: bool
+) -> None:
+    interrupt(BEHAVIOR, 1)
+    phase = {"behavior.steps": 30_000}
+    assert main(train_args("mcq", tmp_path / "run", preset="small", steps=steps, **phase)) == 130
+    words = f"the phase '{BEHAVIOR}' has 30000 steps, more than the {steps} that follow (--behavior.steps)"
+    assert (words in capsys.readouterr().err.splitlines()) == told
+
+
 def test_phases_have_lines_and_steps_of_their_own(finished: Run) -> None:
     assert [line["step"] for line in finished.metrics(BEHAVIOR)] == list(range(5, 41, 5))
     assert [line["step"] for line in finished.metrics(WARM_UP)] == list(range(5, 46, 5))
