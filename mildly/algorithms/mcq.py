@@ -92,7 +92,7 @@ class MildlyConservative(Algorithm):
     critics: Critics
     target_critics: Critics
     FORM: ClassVar[str]  # what it is added to, as `mcq.toml` calls it
-    PRESET_STEPS: ClassVar = {**Algorithm.PRESET_STEPS, "default": 35_000}  # with its phases 100,000, as others take
+    PRESET_STEPS: ClassVar = {**Algorithm.PRESET_STEPS, "default": 15_000}  # behind phases of 65,000
     DERIVED: ClassVar = Algorithm.DERIVED | {"mild", "joint"}
     if TYPE_CHECKING:  # the learner it is added to has these
         critic_optimizer: Adam

@@ -119,7 +119,7 @@ def test_a_spec_may_say_whatever_train_takes(tmp_path: Path) -> None:
 
 
 def test_steps_that_a_spec_does_not_say_are_the_preset_s(tmp_path: Path) -> None:
-    for preset, steps in {"small": {20_000}, "default": {100_000, 35_000}, "paper": {1_000_000}}.items():
+    for preset, steps in {"small": {20_000}, "default": {100_000, 15_000}, "paper": {1_000_000}}.items():
         assert {job.plan.steps for job in expand(parsed(tmp_path, BOTH + f"preset = '{preset}'\n"))} == steps
 
 
