@@ -22,11 +22,9 @@ The data show what each action was followed by, its discounted return G. By defa
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
                   for the reason of its values, and the anchor must be strong. It is lifted where the learner acts
                   itself: what an action brings is then tried, and need not be feared.
-    bc_rise       q: the anchor holds on where the data gain, and lets go a little where they lose. A transition counts
-                  by exp(q z), at least 0.7, z being by how many standard deviations G rises in the steps that follow,
-                  more than it usually does. Where a robot accelerates, values rise from state to state, and critics
-                  take the logged action for the reason. Before a fall they are right, and there is something to gain;
-                  but an expert's fall is bad luck, and a policy that is not held there falls where its clone does not.
+    bc_rise       q: the anchor holds on where the data gain. A transition counts by exp(q z), at least 1, z being by
+                  how many standard deviations G rises in the steps that follow, more than it usually does. Where a
+                  robot accelerates, values rise from state to state, and critics take the logged action for the reason.
 """
 
 from __future__ import annotations
@@ -54,7 +52,6 @@ _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as sev
 _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 _SOON = 0.2  # times the horizon: the steps in which returns rise or fall
-_LOOSEST = 0.7  # what a transition counts in the anchor at least, however far its return falls
 _RECENT = 5  # at first the average is of the last fifth of the main steps
 _FINETUNING_RATE = 1e-3  # at least, of an average that must show what few further steps have changed
 
@@ -128,9 +125,9 @@ class AnchoredExtras(Extras):
     """Weight of a behavior cloning term in the actor's loss, in units of how much the data's episodes differ in their
     discounted returns (standard deviation), so that it suits any rewards. 0.02 is a light one."""
     bc_rise: float = 0.0
-    """How much that term holds on where the return still to come rises soon after, and lets go where it falls: a
-    transition after which it rises by a standard deviation more than after another counts exp of this times as much,
-    but none less than 0.7 of what the median one does. 0 is none, 1 suits most data."""
+    """How much that term holds on where the return still to come rises soon after: a transition after which it rises by
+    a standard deviation more than after the median one counts exp of this times as much. 0 is none, 1 suits most
+    data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,7 +155,7 @@ class ActorCriticExtras(Stateful):
         """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
         self.usual_rise = torch.zeros(2)  # of the data's returns: the median and the standard deviation
         self.holds: Tensor | None = None
-        """What each row counts in the anchor besides, at the median 1."""
+        """What each row counts in the anchor besides, at least 1."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.rate = config.policy_ema or 0.0
         """At which the average follows the actor."""
@@ -210,10 +207,10 @@ class ActorCriticExtras(Stateful):
         self.preferences = _followed_by(self.preferences, counts / self.usual)
 
     def _hold(self, rises: Tensor) -> None:
-        """Count rows by how much their returns rise, in standard deviations of the first data."""
+        """Count rows by how much their returns rise above the usual, in standard deviations of the first data."""
         if self.holds is None:
             self.usual_rise = torch.stack([rises.median(), rises.std(unbiased=False)])
-        counts = (self.rise * _deviations(rises, *self.usual_rise)).exp().clamp(min=_LOOSEST)
+        counts = (self.rise * _deviations(rises, *self.usual_rise).clamp(min=0)).exp()
         self.holds = _followed_by(self.holds, counts)
 
     def phases(self, learner: Clones) -> list[Phase]:

@@ -284,7 +284,7 @@ def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_co
 
 
 def held(data: Any, rate: float) -> list[float]:
-    """exp(rate z) of each row, at least 0.7, by a slow rule: z is by how much its return rises in the next 2 steps."""
+    """exp(rate z) of each row, at least 1, by a slow rule: z is by how much its return rises in the next 2 steps."""
     value, _ = discounted_returns(data, 0.9)
     rises = np.empty(len(data))
     for episode in data.segments():
@@ -293,7 +293,7 @@ def held(data: Any, rate: float) -> list[float]:
             later = 0.0 if row + 2 > last and data.terminated[last] else value[min(row + 2, last)]
             rises[row] = later - value[row]
     middle = np.sort(rises)[(len(rises) - 1) // 2]  # torch's median: the lower of two in the middle
-    return [max(0.7, float(np.exp(rate * np.clip((rise - middle) / rises.std(), -3, 3)))) for rise in rises]
+    return [float(np.exp(rate * np.clip((rise - middle) / rises.std(), 0, 3))) for rise in rises]
 
 
 @pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])
@@ -302,7 +302,7 @@ def test_the_anchor_counts_a_transition_by_how_its_return_rises_if_asked_for(nam
     free, anchored = tiny(name), starting(name, **{ANCHOR: 0.3, RISE: 2.0, PREFERENCE: 2.0})
     counts, liked = held(DATA, 2.0), [counted(row) for row in range(len(DATA))]
     assert max(counts) > 2 * min(counts)
-    for row in (0, counts.index(0.7), counts.index(max(counts))):
+    for row in (0, counts.index(1), counts.index(max(counts))):
         batch = drawn_by(anchored)._replace(rows=torch.full((12,), row))
         plain, got, cloning = actor_loss_of(free, batch), actor_loss_of(anchored, batch), free.bc_losses(batch).mean()
         weight = 0.3 * anchored.extras.unit.item() * counts[row] * liked[row] / np.mean(liked)
