@@ -22,9 +22,12 @@ The data show what each action was followed by, its discounted return G. By defa
                   episodes of the data. Where good and bad policies have logged, critics take what the better one does
                   for the reason of its values, and the anchor must be strong. It is lifted where the learner acts
                   itself: what an action brings is then tried, and need not be feared.
-    bc_rise       q: the anchor holds on where the data gain. A transition counts by exp(q z), at least 1, z being by
-                  how many standard deviations G rises in the steps that follow, more than it usually does. Where a
-                  robot accelerates, values rise from state to state, and critics take the logged action for the reason.
+    bc_rise       q: the anchor holds on where the data gain. A transition counts by exp(q z), z being by how many
+                  standard deviations G rises in the steps that follow, more than it usually does. Where a robot
+                  accelerates, values rise from state to state, and critics take the logged action for the reason.
+                  Where the data lose it lets go (z < 0), if all episodes terminate: a hopper that always falls has
+                  something to gain there. If half of the rows or more are of episodes that do not, a fall is bad luck,
+                  and a transition counts at least 1; between, at least in proportion.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ _PIECE = 10.0  # times the horizon 1 / (1 - gamma): longer episodes count as sev
 _PASSES = 40  # over the data, beyond which a clone learns its noise
 _FAR = 3.0  # standard deviations beyond which a return is as good or as poor as can be
 _SOON = 0.2  # times the horizon: the steps in which returns rise or fall
+_MOSTLY = 0.5  # of the rows: if so many are of episodes that do not terminate, those that do are bad luck
 _RECENT = 5  # at first the average is of the last fifth of the main steps
 _FINETUNING_RATE = 1e-3  # at least, of an average that must show what few further steps have changed
 
@@ -126,8 +130,8 @@ class AnchoredExtras(Extras):
     discounted returns (standard deviation), so that it suits any rewards. 0.02 is a light one."""
     bc_rise: float = 0.0
     """How much that term holds on where the return still to come rises soon after: a transition after which it rises by
-    a standard deviation more than after the median one counts exp of this times as much. 0 is none, 1 suits most
-    data."""
+    a standard deviation more than after another counts exp of this times as much. Where it falls the term lets go, but
+    only if most episodes terminate. 0 is none, 1 suits most data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,7 +144,7 @@ class ActorCriticExtras(Stateful):
 
     DERIVED: ClassVar = frozenset(
         {"config", "gamma", "values", "level", "unit", "usual", "preferences"}
-        | {"rise", "usual_rise", "holds", "anchored", "rows", "rate"}
+        | {"rise", "usual_rise", "loosest", "holds", "anchored", "rows", "rate"}
     )
 
     def __init__(self, config: Extras, gamma: float, actor: Actor, values: Sequence[nn.Module]) -> None:
@@ -154,8 +158,9 @@ class ActorCriticExtras(Stateful):
         self.preferences: Tensor | None = None
         """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
         self.usual_rise = torch.zeros(2)  # of the data's returns: the median and the standard deviation
+        self.loosest = torch.ones(())  # what a row counts there at least
         self.holds: Tensor | None = None
-        """What each row counts in the anchor besides, at least 1."""
+        """What each row counts in the anchor besides, at the median 1."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.rate = config.policy_ema or 0.0
         """At which the average follows the actor."""
@@ -189,7 +194,7 @@ class ActorCriticExtras(Stateful):
         if c.bc_preference:
             self._prefer(returns.of_pieces(self._pieces(scaled)))
         if self.rise:
-            self._hold(returns.rise(scaled, max(1, round(_SOON / (1 - self.gamma)))))
+            self._hold(returns.rise(scaled, max(1, round(_SOON / (1 - self.gamma)))), returns.ended)
         if not c.return_mix:
             return {}
         ended = np.zeros(len(dataset)) if preprocessing.ignore_terminals else np.asarray(dataset.terminated)
@@ -206,12 +211,16 @@ class ActorCriticExtras(Stateful):
             self.usual = counts.mean()
         self.preferences = _followed_by(self.preferences, counts / self.usual)
 
-    def _hold(self, rises: Tensor) -> None:
-        """Count rows by how much their returns rise above the usual, in standard deviations of the first data."""
+    def _hold(self, rises: Tensor, ended: Tensor) -> None:
+        """Count rows by how much their returns rise, in standard deviations of the first data.
+
+        `ended` is 1 where a row's episode terminates, else 0.
+        """
         if self.holds is None:
             self.usual_rise = torch.stack([rises.median(), rises.std(unbiased=False)])
-        counts = (self.rise * _deviations(rises, *self.usual_rise).clamp(min=0)).exp()
-        self.holds = _followed_by(self.holds, counts)
+            self.loosest = ((1 - ended.mean()) / _MOSTLY).clamp(max=1)
+        counts = (self.rise * _deviations(rises, *self.usual_rise)).exp()
+        self.holds = _followed_by(self.holds, counts.maximum(self.loosest))
 
     def phases(self, learner: Clones) -> list[Phase]:
         """Cloning alone, and the warm-up; as far as they are asked for."""

@@ -284,16 +284,21 @@ def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_co
 
 
 def held(data: Any, rate: float) -> list[float]:
-    """exp(rate z) of each row, at least 1, by a slow rule: z is by how much its return rises in the next 2 steps."""
+    """exp(rate z) of each row by a slow rule: z is by how much its return rises in the next 2 steps.
+
+    At least 1, or twice the share of the rows that are of episodes that do not terminate.
+    """
     value, _ = discounted_returns(data, 0.9)
-    rises = np.empty(len(data))
+    rises, going = np.empty(len(data)), 0
     for episode in data.segments():
         for row in range(episode.start, episode.stop):
             last = episode.stop - 1
             later = 0.0 if row + 2 > last and data.terminated[last] else value[min(row + 2, last)]
             rises[row] = later - value[row]
+            going += not data.terminated[last]
     middle = np.sort(rises)[(len(rises) - 1) // 2]  # torch's median: the lower of two in the middle
-    return [float(np.exp(rate * np.clip((rise - middle) / rises.std(), 0, 3))) for rise in rises]
+    least = min(1.0, 2 * going / len(data))
+    return [max(least, float(np.exp(rate * np.clip((rise - middle) / rises.std(), -3, 3)))) for rise in rises]
 
 
 @pytest.mark.parametrize("name", ["mcq", "mcq-td3", "sac", "td3", "cql"])
@@ -328,6 +333,19 @@ def test_the_anchor_takes_the_policy_that_actions_were_drawn_from_instead_of_run
     learner.actor.register_forward_hook(lambda _, inputs, __: runs.append(torch.equal(inputs[0], batch.observations)))
     learner.update(batch)
     assert sum(runs) == 1
+
+
+@pytest.mark.parametrize(("falling", "least"), [(0, 1.0), (3, 1.0), (5, 1 / 3), (6, None)])
+def test_the_anchor_lets_go_where_returns_fall_only_as_far_as_episodes_terminate(falling, least):
+    terminated = np.zeros(len(DATA), dtype=bool)
+    terminated[[episode.stop - 1 for episode in DATA.segments()][:falling]] = True
+    data = dataclasses.replace(DATA, terminated=terminated, truncated=np.asarray(DATA.truncated) & ~terminated)
+    learner = tiny("mcq", **{"gamma": 0.9, ANCHOR: 0.3, RISE: 2.0})
+    learner.batches(data)
+    *counts, new = learner.extras.holds.tolist()
+    assert counts == pytest.approx(held(data, 2.0), rel=1e-3)
+    assert min(counts) == pytest.approx(least) if least else min(counts) < 0.1
+    assert new == 1
 
 
 @every_anchored
