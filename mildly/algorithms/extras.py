@@ -158,9 +158,9 @@ class ActorCriticExtras(Stateful):
         self.preferences: Tensor | None = None
         """What each row of the data counts in cloning, on average 1; the last number is of what is no row."""
         self.usual_rise = torch.zeros(2)  # of the data's returns: the median and the standard deviation
-        self.loosest = torch.ones(())  # what a row counts there at least
+        self.loosest = torch.ones(())  # the least that a row counts in the anchor
         self.holds: Tensor | None = None
-        """What each row counts in the anchor besides, at the median 1."""
+        """What each row counts in the anchor besides, at the median 1; the last number is of what is no row."""
         self.average = None if config.policy_ema is None else copy.deepcopy(actor).requires_grad_(False)
         self.rate = config.policy_ema or 0.0
         """At which the average follows the actor."""
