@@ -25,9 +25,9 @@ The data show what each action was followed by, its discounted return G. By defa
     bc_rise       q: the anchor holds on where the data gain. A transition counts by exp(q z), z being by how many
                   standard deviations G rises in the steps that follow, more than it usually does. Where a robot
                   accelerates, values rise from state to state, and critics take the logged action for the reason.
-                  Where the data lose it lets go (z < 0), if all episodes terminate: a hopper that always falls has
-                  something to gain there. If half of the rows or more are of episodes that do not, a fall is bad luck,
-                  and a transition counts at least 1; between, at least in proportion.
+                  Where the data lose it lets go (z < 0), if all episodes terminate or none does: a hopper that always
+                  falls has something to gain there. If half of the rows or more are of episodes that do not terminate,
+                  a fall is bad luck, and a transition counts at least 1; if fewer are, at least in proportion.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class AnchoredExtras(Extras):
     discounted returns (standard deviation), so that it suits any rewards. 0.02 is a light one."""
     bc_rise: float = 0.0
     """How much that term holds on where the return still to come rises soon after: a transition after which it rises by
-    a standard deviation more than after another counts exp of this times as much. Where it falls the term lets go, but
-    only if most episodes terminate. 0 is none, 1 suits most data."""
+    a standard deviation more than after another counts exp of this times as much. Where it falls the term lets go,
+    unless some episodes terminate and most do not. 0 is none, 1 suits most data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,7 +218,8 @@ class ActorCriticExtras(Stateful):
         """
         if self.holds is None:
             self.usual_rise = torch.stack([rises.median(), rises.std(unbiased=False)])
-            self.loosest = ((1 - ended.mean()) / _MOSTLY).clamp(max=1)
+            going = 1 - ended.mean()
+            self.loosest = (going / _MOSTLY).clamp(max=1) * (going < 1)
         counts = (self.rise * _deviations(rises, *self.usual_rise)).exp()
         self.holds = _followed_by(self.holds, counts.maximum(self.loosest))
 

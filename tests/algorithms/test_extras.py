@@ -286,7 +286,7 @@ def test_further_data_count_by_what_is_usual_in_the_first_and_new_transitions_co
 def held(data: Any, rate: float) -> list[float]:
     """exp(rate z) of each row by a slow rule: z is by how much its return rises in the next 2 steps.
 
-    At least 1, or twice the share of the rows that are of episodes that do not terminate.
+    At least 1, or twice the share of the rows that are of episodes that do not terminate; or 0, if none terminates.
     """
     value, _ = discounted_returns(data, 0.9)
     rises, going = np.empty(len(data)), 0
@@ -297,7 +297,7 @@ def held(data: Any, rate: float) -> list[float]:
             rises[row] = later - value[row]
             going += not data.terminated[last]
     middle = np.sort(rises)[(len(rises) - 1) // 2]  # torch's median: the lower of two in the middle
-    least = min(1.0, 2 * going / len(data))
+    least = min(1.0, 2 * going / len(data)) if going < len(data) else 0.0
     return [max(least, float(np.exp(rate * np.clip((rise - middle) / rises.std(), -3, 3)))) for rise in rises]
 
 
@@ -335,8 +335,8 @@ def test_the_anchor_takes_the_policy_that_actions_were_drawn_from_instead_of_run
     assert sum(runs) == 1
 
 
-@pytest.mark.parametrize(("falling", "least"), [(0, 1.0), (3, 1.0), (5, 1 / 3), (6, None)])
-def test_the_anchor_lets_go_where_returns_fall_only_as_far_as_episodes_terminate(falling, least):
+@pytest.mark.parametrize(("falling", "least"), [(0, None), (1, 1.0), (3, 1.0), (5, 1 / 3), (6, None)])
+def test_the_anchor_lets_go_where_returns_fall_unless_a_fall_is_bad_luck(falling, least):
     terminated = np.zeros(len(DATA), dtype=bool)
     terminated[[episode.stop - 1 for episode in DATA.segments()][:falling]] = True
     data = dataclasses.replace(DATA, terminated=terminated, truncated=np.asarray(DATA.truncated) & ~terminated)
