@@ -49,27 +49,28 @@ def markdown(table: Table, data: dict[str, float]) -> str:
     """A row for each data set, the best of our methods in bold, and rows of means."""
     names, paper = methods(table), {dataset: _published(dataset) for dataset in table}
     lines = [f"| | the data | {' | '.join(names)} | MCQ in the paper |", "|" + "---|" * (len(names) + 3)]
-    for dataset in table:
-        row = table[dataset]
+    for dataset, row in table.items():
         best = max(statistics.fmean(found) for found in row.values())
         cells = " | ".join(_cell(row.get(name), best) for name in names)
-        lines.append(f"| {dataset} | {data[dataset]:.1f} | {cells} | {paper[dataset] or '-'} |")
+        theirs = "-" if paper[dataset] is None else f"{paper[dataset]:.1f}"
+        lines.append(f"| {dataset} | {data[dataset]:.1f} | {cells} | {theirs} |")
     full = [dataset for dataset, row in table.items() if row.keys() == set(names)]
     for words, some in _parts(full).items():
         own = [f"{statistics.fmean(statistics.fmean(table[one][name]) for one in some):.1f}" for name in names]
-        theirs = statistics.fmean(paper[one] for one in some) if all(paper[one] for one in some) else None
+        printed = [score for score in map(paper.get, some) if score is not None]
+        theirs = f"{statistics.fmean(printed):.1f}" if len(printed) == len(some) else "-"
         logged = statistics.fmean(data[one] for one in some)
-        lines.append(f"| {words} | {logged:.1f} | {' | '.join(own)} | {f'{theirs:.1f}' if theirs else '-'} |")
+        lines.append(f"| {words} | {logged:.1f} | {' | '.join(own)} | {theirs} |")
     if len(full) > 1:
         middle = [_middle({one: table[one][name] for one in full}) for name in names]
         lines.append(f"| interquartile mean of {len(full)} | | {' | '.join(middle)} | |")
     return "\n".join(lines)
 
 
-def _published(dataset: str) -> float:
-    """What the paper prints for MCQ; 0 if nothing."""
+def _published(dataset: str) -> float | None:
+    """What the paper prints for MCQ, if anything."""
     score = published_scores().get((f"{dataset}-v2", "MCQ"))
-    return score.mean if score else 0.0
+    return score.mean if score else None
 
 
 def _parts(full: list[str]) -> dict[str, list[str]]:

@@ -18,6 +18,15 @@ def run_of(algorithm: str, dataset: str, scores: list[float]) -> dict[str, objec
     return {"algorithm": algorithm, "dataset": dataset, "variant": None, "evaluations": evaluations}
 
 
+def printed(folder: Path, runs: list[dict[str, object]], data: dict[str, float], *more: str) -> list[str]:
+    """The table of some runs."""
+    (folder / "record.json").write_text(json.dumps({"note": "", "runs": runs}))
+    sets = [{"name": f"{name}-recollected", "score": score} for name, score in data.items()]
+    (folder / "sets.json").write_text(json.dumps({"sets": sets}))
+    words = [sys.executable, str(SCRIPT), "record.json", "--sets", "sets.json", *more]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> list[str]:
     """Two sets: MCQ on both, with two seeds on the first; BC on the first alone."""
@@ -27,15 +36,9 @@ def table(tmp_path: Path) -> list[str]:
         run_of("bc", "hopper-medium-recollected", [16.0]),
         run_of("mcq", "hopper-random-recollected", [3.0]),
     ]
-    (tmp_path / "record.json").write_text(json.dumps({"note": "", "runs": runs}))
-    sets = [
-        {"name": f"hopper-{kind}-recollected", "score": score} for kind, score in (("medium", 39.04), ("random", 1.2))
-    ]
-    (tmp_path / "sets.json").write_text(json.dumps({"sets": sets}))
-    words = [sys.executable, str(SCRIPT), "record.json", "--sets", "sets.json", "--picture", "table.png"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines = printed(tmp_path, runs, {"hopper-medium": 39.04, "hopper-random": 1.2}, "--picture", "table.png")
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
-    return done.stdout.splitlines()
+    return lines
 
 
 def test_a_cell_is_the_mean_over_seeds_of_the_last_evaluations_and_the_best_is_bold(table):
@@ -45,15 +48,6 @@ def test_a_cell_is_the_mean_over_seeds_of_the_last_evaluations_and_the_best_is_b
 def test_a_method_that_was_not_run_on_a_set_is_a_dash_and_the_set_not_in_the_mean(table):
     assert table[3] == "| hopper-random | 1.2 | **3.0** | - | 31.8 |"
     assert table[4:] == ["| mean of 1 | 39.0 | 15.0 | 16.0 | 78.4 |"]
-
-
-def printed(folder: Path, runs: list[dict[str, object]], data: dict[str, float], *more: str) -> list[str]:
-    """The table of some runs."""
-    (folder / "record.json").write_text(json.dumps({"note": "", "runs": runs}))
-    sets = [{"name": f"{name}-recollected", "score": score} for name, score in data.items()]
-    (folder / "sets.json").write_text(json.dumps({"sets": sets}))
-    words = [sys.executable, str(SCRIPT), "record.json", "--sets", "sets.json", *more]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_of_an_algorithm_the_first_steps_alone_may_count(tmp_path: Path) -> None:
