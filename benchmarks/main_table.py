@@ -3,8 +3,9 @@
     python benchmarks/main_table.py benchmarks/results/table1.json --picture docs/images/mujoco.png
 
 A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
-with their number if not 1. Below are means over the sets that every method has: of all, of those without an expert's
-own set, and the interquartile mean with its bootstrap interval over seeds, if a set has several.
+with their number if not 1. The data's own score is the mean of its episodes; beside it stands the best of them. Below
+are means over the sets that every method has: of all, of those without an expert's own set, and the interquartile mean
+with its bootstrap interval over seeds, if a set has several.
 """
 
 from __future__ import annotations
@@ -45,25 +46,26 @@ def methods(table: Table) -> list[str]:
     return list(dict.fromkeys(name for row in table.values() for name in row))
 
 
-def markdown(table: Table, data: dict[str, float]) -> str:
+def markdown(table: Table, data: dict[str, float], best_episodes: dict[str, float]) -> str:
     """A row for each data set, the best of our methods in bold, and rows of means."""
     names, paper = methods(table), {dataset: _published(dataset) for dataset in table}
-    lines = [f"| | the data | {' | '.join(names)} | MCQ in the paper |", "|" + "---|" * (len(names) + 3)]
+    head = ["the data", "its best episode", *names, "MCQ in the paper"]
+    lines = [f"| | {' | '.join(head)} |", "|" + "---|" * (len(head) + 1)]
     for dataset, row in table.items():
         best = max(statistics.fmean(found) for found in row.values())
         cells = " | ".join(_cell(row.get(name), best) for name in names)
         theirs = "-" if paper[dataset] is None else f"{paper[dataset]:.1f}"
-        lines.append(f"| {dataset} | {data[dataset]:.1f} | {cells} | {theirs} |")
+        lines.append(f"| {dataset} | {data[dataset]:.1f} | {best_episodes[dataset]:.1f} | {cells} | {theirs} |")
     full = [dataset for dataset, row in table.items() if row.keys() == set(names)]
     for words, some in _parts(full).items():
         own = [f"{statistics.fmean(statistics.fmean(table[one][name]) for one in some):.1f}" for name in names]
         printed = [score for score in map(paper.get, some) if score is not None]
         theirs = f"{statistics.fmean(printed):.1f}" if len(printed) == len(some) else "-"
-        logged = statistics.fmean(data[one] for one in some)
-        lines.append(f"| {words} | {logged:.1f} | {' | '.join(own)} | {theirs} |")
+        logged = " | ".join(f"{statistics.fmean(of[one] for one in some):.1f}" for of in (data, best_episodes))
+        lines.append(f"| {words} | {logged} | {' | '.join(own)} | {theirs} |")
     if len(full) > 1:
         middle = [_middle({one: table[one][name] for one in full}) for name in names]
-        lines.append(f"| interquartile mean of {len(full)} | | {' | '.join(middle)} | |")
+        lines.append(f"| interquartile mean of {len(full)} | | | {' | '.join(middle)} | |")
     return "\n".join(lines)
 
 
@@ -135,8 +137,8 @@ def main() -> None:
     steps = {algorithm: int(most) for algorithm, most in args.steps}
     table = scores(json.loads(args.record.read_text()), steps)
     known = json.loads(args.sets.read_text())["sets"]
-    data = {row["name"].removesuffix(_ENDING): row["score"] for row in known}
-    print(markdown(table, data))
+    data, best = ({row["name"].removesuffix(_ENDING): row[key] for row in known} for key in ("score", "best_score"))
+    print(markdown(table, data, best))
     if args.picture:
         draw(table, data, args.picture)
 

@@ -9,9 +9,11 @@
     medium-expert   half medium, half expert
     medium-replay   all that a SAC agent experiences until its evaluations reach the return of the medium set
 
-A set that is there is kept. Everything but medium-replay takes minutes. Its agent learns online for as long as it
-takes, in SETS/agents, and goes on from its last checkpoint if it was interrupted. Equal bits on an equal machine;
-`--record` writes down sizes, returns and checksums.
+A set that is there is kept. All of them take minutes: the agents learned for up to an hour, but their actions are kept
+in `recipes/agents`, and the simulator plays them again. With another folder as `--agents` they learn anew in
+SETS/agents, go on from their last checkpoint if they were interrupted, and leave their actions in that folder. Equal
+bits on an equal machine; `--record` writes down sizes, returns and checksums, and a line says where a checksum is not
+the recorded one.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from mildly.collect.agent import Agent, AgentPlan, train_agent
+from mildly.collect.agent import Agent, AgentPlan, play_again, train_agent
 from mildly.collect.make_set import Part, describe_set, make_set, policy_parts
 from mildly.data.dataset import Dataset
 from mildly.run import versions
@@ -33,10 +36,11 @@ ENVIRONMENTS = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2
 EXPERTS = {"hopper": "zoo-trpo", "halfcheetah": "zoo-tqc", "walker2d": "zoo-trpo"}
 KINDS = ("random", "medium", "expert", "medium-expert", "medium-replay")
 TRANSITIONS = 300_000
+AGENTS = Path(__file__).parent / "agents"
 _MOST_AGENT_STEPS = 1_000_000
 
 
-def parts_of(task: str, kind: str, sets: Path, policies: Path) -> list[Part]:
+def parts_of(task: str, kind: str, sets: Path, policies: Path, agents: Path = AGENTS) -> list[Part]:
     """Who makes which part of a set."""
     files = {
         "random": "random",
@@ -44,18 +48,24 @@ def parts_of(task: str, kind: str, sets: Path, policies: Path) -> list[Part]:
         "expert": str(policies / f"{task}_{EXPERTS[task]}.npz"),
     }
     if kind == "medium-replay":
-        return replay_parts(task, sets)
+        return replay_parts(task, sets, agents)
     makers = [files[part] for part in (kind.split("-") if kind == "medium-expert" else [kind])]
     return policy_parts(makers, ENVIRONMENTS[task], TRANSITIONS)
 
 
-def replay_parts(task: str, sets: Path) -> list[Part]:
+def replay_parts(task: str, sets: Path, agents: Path) -> list[Part]:
     """The experience of an agent until it is medium, which is what the medium set returns on average."""
-    medium = Dataset.load(sets / set_name(task, "medium"), verify=False)
-    level = float(medium.episode_returns().mean())
-    agent, step, value = train_until(sets / "agents" / task, AgentPlan(ENVIRONMENTS[task]), level)
+    plan, kept = AgentPlan(ENVIRONMENTS[task]), agents / f"{task}.npz"
+    if not kept.exists():
+        medium = Dataset.load(sets / set_name(task, "medium"), verify=False)
+        level = float(medium.episode_returns().mean())
+        agent, step, value = train_until(sets / "agents" / task, plan, level)
+        agents.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(kept, actions=agent.experience(step)["actions"], reached=value)
+    with np.load(kept) as arrays:
+        actions, value = arrays["actions"], float(arrays["reached"])
     words = f"a SAC agent while it learned (until its return reached {value:.1f})"
-    return [Part(words, step, agent.experience(step))]
+    return [Part(words, len(actions), play_again(plan, actions))]
 
 
 def train_until(folder: Path, plan: AgentPlan, level: float) -> tuple[Agent, int, float]:
@@ -78,12 +88,12 @@ def set_name(task: str, kind: str) -> str:
     return f"{task}-{kind}-recollected"
 
 
-def make(task: str, kind: str, sets: Path, policies: Path) -> Dataset:
+def make(task: str, kind: str, sets: Path, policies: Path, agents: Path = AGENTS) -> Dataset:
     """The set, made now unless it is there."""
     name = set_name(task, kind)
     if not (sets / name).exists():
         meta = describe_set(name, ENVIRONMENTS[task])
-        make_set(sets / name, ENVIRONMENTS[task], parts_of(task, kind, sets, policies), meta)
+        make_set(sets / name, ENVIRONMENTS[task], parts_of(task, kind, sets, policies, agents), meta)
     return Dataset.load(sets / name, verify=False)
 
 
@@ -97,6 +107,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
         "episodes": len(returns),
         "mean_return": round(float(returns.mean()), 1),
         "score": None if score is None else round(float(score.mean()), 1),
+        "best_score": None if score is None else round(float(score.max()), 1),
         "fingerprint": meta.fingerprint,
         "source": meta.source,
     }
@@ -106,8 +117,11 @@ def recorded(path: Path, rows: Iterator[dict[str, Any]], show: Callable[[str], N
     """Write the facts of all sets, a line each; those of sets that are not among the rows stay."""
     known = {row["name"]: row for row in json.loads(path.read_text())["sets"]} if path.exists() else {}
     for row in rows:
+        before = known.get(row["name"], row)
         known[row["name"]] = row
         show(f"{row['name']:36} {row['transitions']:>8,} {row['mean_return']:>10,.1f} {row['score'] or 0:>6.1f}")
+        if before["fingerprint"] != row["fingerprint"]:
+            show("  not the bits that were recorded: another machine, or another version of the simulator")
         lines = ",\n ".join(json.dumps(known[name]) for name in sorted(known))
         path.write_text(f'{{"versions": {json.dumps(versions())},\n"sets": [\n {lines}\n]}}\n')
 
@@ -117,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", type=Path, help="folder to make the sets in")
     parser.add_argument("--policies", type=Path, required=True, help="folder of the behavior policies (.npz)")
+    parser.add_argument("--agents", type=Path, default=AGENTS, help="folder of the actions of agents that learned")
     parser.add_argument("--tasks", nargs="+", choices=sorted(ENVIRONMENTS), default=sorted(ENVIRONMENTS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--record", type=Path, default=Path("benchmarks/results/d4rl_sets.json"))
@@ -124,7 +139,8 @@ def main() -> None:
     torch.set_num_threads(1)
     args.sets.mkdir(parents=True, exist_ok=True)
     wanted = [(task, kind) for kind in args.kinds for task in args.tasks]
-    recorded(args.record, (facts(make(task, kind, args.sets, args.policies)) for task, kind in wanted))
+    folders = args.sets, args.policies, args.agents
+    recorded(args.record, (facts(make(task, kind, *folders)) for task, kind in wanted))
 
 
 if __name__ == "__main__":

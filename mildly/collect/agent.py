@@ -66,6 +66,10 @@ class AgentPlan:
     checkpoint_every: int = 1_000
     """Environment steps after which a checkpoint is due; it waits for the end of the episode."""
 
+    def episode_seed(self, episode: int) -> int:
+        """What an episode starts from."""
+        return stream_seed(self.seed, f"episode {episode}") % 2**31
+
     @classmethod
     def preset(cls, name: str, env_id: str, seed: int = 0) -> AgentPlan:
         """A plan by name: `standard` for robots, `small` for tasks such as Pendulum."""
@@ -199,6 +203,25 @@ def train_agent(
     return Agent(folder, plan, trained)
 
 
+def play_again(plan: AgentPlan, actions: Array) -> dict[str, Array]:
+    """An agent's experience from its actions alone, (n, action) in [-1, 1], which are a tenth of it.
+
+    Equal bits where the simulator computes as it did for the agent.
+    """
+    rows = np.zeros(len(actions), _record_in(plan.env_id))
+    episode, ended, observation = 0, True, None
+    with closing(Simulator.of(plan.env_id).make()) as env:
+        for row, unit, action in zip(rows, actions, action_space_of(env).from_unit(actions), strict=True):
+            if ended:
+                observation, _ = env.reset(seed=plan.episode_seed(episode))
+                episode += 1
+            row["observations"], row["actions"] = observation, unit
+            observation, row["rewards"], row["terminated"], row["truncated"], _ = env.step(action)
+            row["next_observations"] = observation
+            ended = bool(row["terminated"] or row["truncated"])
+    return {name: rows[name] for name in FIELDS}
+
+
 def _begin(folder: Path, plan: AgentPlan, steps: int) -> int:
     """Write down what is planned; the steps to make, since an agent is never cut back."""
     begun = read_plan(folder)
@@ -236,7 +259,7 @@ def _train(
             algorithm,
             Simulator.of(plan.env_id),
             seed=plan.seed,
-            episode_seed=lambda episode: stream_seed(plan.seed, f"episode {episode}") % 2**31,
+            episode_seed=plan.episode_seed,
             acting=Acting(random_steps=plan.random_steps, whole_episodes=True),
             log=log,
         )

@@ -24,7 +24,7 @@ from mildly.action_space import ActionSpace
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.cli import main
 from mildly.cli.data.collect import CollectOptions
-from mildly.collect.agent import PRESETS, Agent, AgentPlan, read_plan, train_agent
+from mildly.collect.agent import PRESETS, Agent, AgentPlan, play_again, read_plan, train_agent
 from mildly.collect.make_set import KINDS, Part, act_function, kind_parts, make_set, policy_parts
 from mildly.collect.rollouts import collect, describe, uniform
 from mildly.data.dataset import FIELDS, Dataset, Meta
@@ -214,6 +214,14 @@ def test_an_agent_keeps_experience_evaluations_and_snapshots(agent: Agent) -> No
     np.testing.assert_array_equal(experience.next_observations[0], experience.observations[1])
     for step in (100, 600):
         assert agent.policy(step).action_space == ActionSpace((-2.0,), (2.0,))
+
+
+def test_an_agents_actions_played_again_are_its_experience_to_the_bit(agent: Agent) -> None:
+    experience = agent.experience()
+    again = play_again(agent.plan, np.array(experience["actions"]))
+    for name in FIELDS:
+        assert again[name].dtype == experience[name].dtype
+        assert np.array_equal(again[name], experience[name]), name
 
 
 def test_an_agent_killed_and_started_again_equals_one_that_was_not(agent: Agent, tmp_path: Path) -> None:
