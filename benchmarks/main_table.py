@@ -4,8 +4,8 @@
 
 A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
 with their number if not 1. The data's own score is the mean of its episodes; beside it stands the best of them. Below
-are means over the sets that every method has: of all, of those without an expert's own set, and the interquartile mean
-with its bootstrap interval over seeds, if a set has several.
+are means over all sets, over those without an expert's own, and the interquartile mean with its bootstrap interval over
+seeds, if a set has several. A method that lacks a set has no mean over it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _ENDING = "-recollected"
+_KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
 Table = dict[str, dict[str, list[float]]]
 """By data set, then by method: the scores of all seeds."""
@@ -38,7 +39,13 @@ def scores(record: dict[str, Any], steps: dict[str, int] | None = None) -> Table
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
         name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
-    return table
+    return {name: table[name] for name in sorted(table, key=_place)}
+
+
+def _place(dataset: str) -> tuple[str, int]:
+    """Tasks by name, and the poorest log first."""
+    task, _, kind = dataset.partition("-")
+    return task, _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
 
 
 def methods(table: Table) -> list[str]:
@@ -56,16 +63,14 @@ def markdown(table: Table, data: dict[str, float], best_episodes: dict[str, floa
         cells = " | ".join(_cell(row.get(name), best) for name in names)
         theirs = "-" if paper[dataset] is None else f"{paper[dataset]:.1f}"
         lines.append(f"| {dataset} | {data[dataset]:.1f} | {best_episodes[dataset]:.1f} | {cells} | {theirs} |")
-    full = [dataset for dataset, row in table.items() if row.keys() == set(names)]
-    for words, some in _parts(full).items():
-        own = [f"{statistics.fmean(statistics.fmean(table[one][name]) for one in some):.1f}" for name in names]
-        printed = [score for score in map(paper.get, some) if score is not None]
-        theirs = f"{statistics.fmean(printed):.1f}" if len(printed) == len(some) else "-"
-        logged = " | ".join(f"{statistics.fmean(of[one] for one in some):.1f}" for of in (data, best_episodes))
-        lines.append(f"| {words} | {logged} | {' | '.join(own)} | {theirs} |")
-    if len(full) > 1:
-        middle = [_middle({one: table[one][name] for one in full}) for name in names]
-        lines.append(f"| interquartile mean of {len(full)} | | | {' | '.join(middle)} | |")
+    for words, some in _parts(list(table)).items():
+        columns: list[list[float | None]] = [[of[one] for one in some] for of in (data, best_episodes)]
+        columns += [[_mean(table[one].get(name)) for one in some] for name in names]
+        columns += [[paper[one] for one in some]]
+        lines.append(f"| {words} | {' | '.join(map(_mean_cell, columns))} |")
+    if len(table) > 1:
+        middle = [_middle([row.get(name) for row in table.values()]) for name in names]
+        lines.append(f"| interquartile mean of {len(table)} | | | {' | '.join(middle)} | |")
     return "\n".join(lines)
 
 
@@ -75,18 +80,31 @@ def _published(dataset: str) -> float | None:
     return score.mean if score else None
 
 
-def _parts(full: list[str]) -> dict[str, list[str]]:
+def _parts(datasets: list[str]) -> dict[str, list[str]]:
     """Which sets are averaged, by the words of their row."""
-    others = [dataset for dataset in full if not dataset.endswith("-expert") or dataset.endswith("medium-expert")]
-    parts = {f"mean of {len(full)}": full}
-    parts |= {f"mean of the {len(others)} that are not an expert's": others} if len(others) < len(full) else {}
+    others = [name for name in datasets if not name.endswith("-expert") or name.endswith("medium-expert")]
+    parts = {f"mean of {len(datasets)}": datasets}
+    parts |= {f"mean of the {len(others)} that are not an expert's": others} if len(others) < len(datasets) else {}
     return {words: some for words, some in parts.items() if some}
 
 
-def _middle(scores: dict[str, list[float]]) -> str:
-    """The interquartile mean, with its 95 % interval if any set has several seeds."""
-    found = estimate(scores, interquartile_mean)
-    several = any(len(runs) > 1 for runs in scores.values())
+def _mean(scores: list[float] | None) -> float | None:
+    return statistics.fmean(scores) if scores else None
+
+
+def _mean_cell(scores: list[float | None]) -> str:
+    """The mean, or a dash if one is missing."""
+    found = [score for score in scores if score is not None]
+    return f"{statistics.fmean(found):.1f}" if len(found) == len(scores) else "-"
+
+
+def _middle(scores: list[list[float] | None]) -> str:
+    """The interquartile mean, with its 95 % interval if any set has several seeds; a dash if a set is missing."""
+    runs = {str(place): found for place, found in enumerate(scores) if found}
+    if len(runs) < len(scores):
+        return "-"
+    found = estimate(runs, interquartile_mean)
+    several = any(len(seeds) > 1 for seeds in runs.values())
     return f"{found.value:.1f}" + (f" [{found.low:.1f}, {found.high:.1f}]" if several else "")
 
 
@@ -99,10 +117,9 @@ def _cell(found: list[float] | None, best: float) -> str:
 
 
 def draw(table: Table, data: dict[str, float], path: Path) -> None:
-    """A line for each data set that every method has: the data's own score, and a dot for each method."""
+    """A line for each data set: the data's own score, and a dot for each method."""
     from matplotlib.figure import Figure
 
-    table = {name: row for name, row in table.items() if row.keys() == set(methods(table))} or table
     places = {name: place for place, name in enumerate(reversed(table))}
     figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(places)), layout="constrained", dpi=150)
     axes = figure.subplots()
