@@ -23,6 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
+_COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
 _ENDING = "-recollected"
 _KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
@@ -54,9 +55,9 @@ def methods(table: Table) -> list[str]:
 
 
 def markdown(table: Table, data: dict[str, float], best_episodes: dict[str, float]) -> str:
-    """A row for each data set, the best of our methods in bold, and rows of means."""
+    """A row for each data set, the best of our methods in bold, ± the deviation over seeds (n - 1); rows of means."""
     names, paper = methods(table), {dataset: _published(dataset) for dataset in table}
-    head = ["the data", "its best episode", *names, "MCQ in the paper"]
+    head = ["the data", "its best episode", *(_heading(name, table) for name in names), "MCQ in the paper"]
     lines = [f"| | {' | '.join(head)} |", "|" + "---|" * (len(head) + 1)]
     for dataset, row in table.items():
         best = max(statistics.fmean(found) for found in row.values())
@@ -72,6 +73,12 @@ def markdown(table: Table, data: dict[str, float], best_episodes: dict[str, floa
         middle = [_middle([row.get(name) for row in table.values()]) for name in names]
         lines.append(f"| interquartile mean of {len(table)} | | | {' | '.join(middle)} | |")
     return "\n".join(lines)
+
+
+def _heading(method: str, table: Table) -> str:
+    """The method, and of how many seeds its scores are the mean if of several."""
+    counts = sorted({len(row[method]) for row in table.values() if method in row})
+    return method if counts == [1] else f"{method} ({' or '.join(map(str, counts))} seeds)"
 
 
 def _published(dataset: str) -> float | None:
@@ -112,7 +119,7 @@ def _cell(found: list[float] | None, best: float) -> str:
     if not found:
         return "-"
     mean = statistics.fmean(found)
-    text = f"{mean:.1f}" if len(found) == 1 else f"{mean:.1f} ({len(found)})"
+    text = f"{mean:.1f}" if len(found) == 1 else f"{mean:.1f} ± {statistics.stdev(found):.1f}"
     return f"**{text}**" if mean == best else text
 
 
@@ -129,8 +136,8 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
         found = {
             place: statistics.fmean(table[name][method]) for name, place in places.items() if method in table[name]
         }
-        color = _COLORS.get(method, "#6b6b6b")
-        axes.scatter(list(found.values()), list(found), s=52, color=color, label=method, zorder=3)
+        color, size = _COLORS.get(method, "#6b6b6b"), 52 if method == "MCQ" else 36
+        axes.scatter(list(found.values()), list(found), s=size, color=color, label=method, zorder=3)
     axes.set_yticks(range(len(places)), list(places))
     axes.set_xlabel("normalized score (0 random, 100 expert)")
     axes.grid(alpha=0.25)

@@ -42,7 +42,11 @@ def table(tmp_path: Path) -> list[str]:
 
 
 def test_a_cell_is_the_mean_over_seeds_of_the_last_evaluations_and_the_best_is_bold(table):
-    assert table[3] == "| hopper-medium | 39.0 | 78.1 | 15.0 (2) | **16.0** | 78.4 |"  # the last is the paper's
+    assert table[3] == "| hopper-medium | 39.0 | 78.1 | 15.0 ± 7.1 | **16.0** | 78.4 |"  # the last is the paper's
+
+
+def test_the_heading_tells_of_how_many_seeds_a_method_s_scores_are_the_mean(table):
+    assert table[0] == "| | the data | its best episode | MCQ (1 or 2 seeds) | BC | MCQ in the paper |"
 
 
 def test_a_method_that_was_not_run_on_a_set_is_a_dash_there_and_in_the_means(table):
