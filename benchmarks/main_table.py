@@ -24,6 +24,7 @@ LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
+_VARIANTS = {"no-term": "λ = 1", "lam-auto": "automatic λ", "paper-lam": "the paper's λ", "best-tenth": "best tenth"}
 _ENDING = "-recollected"
 _KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
@@ -31,14 +32,15 @@ Table = dict[str, dict[str, list[float]]]
 """By data set, then by method: the scores of all seeds."""
 
 
-def scores(record: dict[str, Any], steps: dict[str, int] | None = None) -> Table:
-    """The final scores of a record's runs; of some algorithms, after as many steps as are given."""
+def scores(runs: list[dict[str, Any]], steps: dict[str, int] | None = None) -> Table:
+    """The final scores of recorded runs; of some algorithms, after as many steps as are given."""
     table: Table = {}
-    for run in record["runs"]:
+    for run in runs:
         most = (steps or {}).get(run["algorithm"])
         found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
-        name = NAMES.get(run["algorithm"], run["algorithm"]) + (f", {run['variant']}" if run.get("variant") else "")
+        name, variant = NAMES.get(run["algorithm"], run["algorithm"]), run.get("variant")
+        name += f", {_VARIANTS.get(variant, variant)}" if variant else ""
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
     return {name: table[name] for name in sorted(table, key=_place)}
 
@@ -150,7 +152,7 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
 def main() -> None:
     """Parse, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="a record of benchmarks/record.py")
+    parser.add_argument("records", type=Path, nargs="+", help="records of benchmarks/record.py")
     parser.add_argument(
         "--sets", type=Path, default=RESULTS / "d4rl_sets.json", help="what recipes/d4rl_sets.py wrote down"
     )
@@ -159,7 +161,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs=2, action="append", default=[], metavar=("ALGORITHM", "STEPS"), help=cut)
     args = parser.parse_args()
     steps = {algorithm: int(most) for algorithm, most in args.steps}
-    table = scores(json.loads(args.record.read_text()), steps)
+    table = scores([run for path in args.records for run in json.loads(path.read_text())["runs"]], steps)
     known = json.loads(args.sets.read_text())["sets"]
     data, best = ({row["name"].removesuffix(_ENDING): row[key] for row in known} for key in ("score", "best_score"))
     print(markdown(table, data, best))

@@ -18,12 +18,16 @@ def run_of(algorithm: str, dataset: str, scores: list[float]) -> dict[str, objec
     return {"algorithm": algorithm, "dataset": dataset, "variant": None, "evaluations": evaluations}
 
 
+def write_record(path: Path, runs: list[dict[str, object]]) -> None:
+    path.write_text(json.dumps({"note": "", "runs": runs}))
+
+
 def printed(folder: Path, runs: list[dict[str, object]], data: dict[str, float], *more: str) -> list[str]:
-    """The table of some runs."""
-    (folder / "record.json").write_text(json.dumps({"note": "", "runs": runs}))
+    """The table of some runs, and of those of further records."""
+    write_record(folder / "record.json", runs)
     sets = [{"name": f"{name}-recollected", "score": score, "best_score": 2 * score} for name, score in data.items()]
     (folder / "sets.json").write_text(json.dumps({"sets": sets}))
-    words = [sys.executable, str(SCRIPT), "record.json", "--sets", "sets.json", *more]
+    words = [sys.executable, str(SCRIPT), "--sets", "sets.json", "record.json", *more]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -54,6 +58,14 @@ def test_a_method_that_was_not_run_on_a_set_is_a_dash_there_and_in_the_means(tab
     assert table[4] == "| mean of 2 | 20.1 | 40.2 | 9.0 | - | 55.1 |"
     assert table[5].startswith("| interquartile mean of 2 | | | ")
     assert table[5].endswith(" | - | |")
+
+
+def test_several_records_make_one_table_and_variants_are_columns_of_their_own(tmp_path: Path) -> None:
+    name = "hopper-medium-recollected"
+    write_record(tmp_path / "more.json", [run_of("mcq", name, [11.0]) | {"variant": "no-term"}])
+    table = printed(tmp_path, [run_of("mcq", name, [10.0])], {"hopper-medium": 39.0}, "more.json")
+    assert table[0] == "| | the data | its best episode | MCQ | MCQ, λ = 1 | MCQ in the paper |"
+    assert table[2] == "| hopper-medium | 39.0 | 78.0 | 10.0 | **11.0** | 78.4 |"
 
 
 def test_of_an_algorithm_the_first_steps_alone_may_count(tmp_path: Path) -> None:
