@@ -1,9 +1,9 @@
-"""The main table and its picture from a record: data sets by methods, beside the data's own and the paper's scores.
+"""The main table and its picture from records: data sets by methods, beside the data's own and the paper's scores.
 
-    python benchmarks/main_table.py benchmarks/results/table1.json --picture docs/images/mujoco.png
+    python benchmarks/main_table.py benchmarks/results/{table1,no_term}.json --picture docs/images/mujoco.png
 
 A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
-with their number if not 1. The data's own score is the mean of its episodes; beside it stands the best of them. Below
+± their standard deviation. The data's own score is the mean of its episodes; beside it stands the best of them. Below
 are means over all sets, over those without an expert's own, and the interquartile mean with its bootstrap interval over
 seeds, if a set has several. A method that lacks a set has no mean over it.
 """
@@ -145,7 +145,7 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False)
-    axes.legend(frameon=False, ncols=8, loc="lower left", bbox_to_anchor=(-0.02, 1.0))
+    figure.legend(frameon=False, ncols=6, loc="outside upper center", columnspacing=1.0, handletextpad=0.2)
     figure.savefig(path)
 
 

@@ -68,7 +68,8 @@ class Options:
     device: Annotated[str, Arg(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     threads: int | None = None
-    """CPU threads; all cores by default."""
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
     """Folder in which data set names are looked for first."""
     check: bool = True
