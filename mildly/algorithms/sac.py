@@ -8,7 +8,8 @@ One step on a batch (s, a, r, s', d), d marking terminal states only:
     actor         minimize mean alpha log pi(a~|s) - min_j Q_j(s, a~)
     targets       theta' <- tau theta + (1 - tau) theta'
 
-Offline, its values run away on actions the data never shows: that is what MCQ mends.
+The minimum is over K critics, two as published. Offline, its values run away on actions the data never shows: that is
+what MCQ mends. Many critics mend it too, at their price (SAC-N, An et al. 2021).
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class SACConfig(ActorCriticConfig):
     """The most that alpha may be; no limit if not given."""
     actor_dropout: float = 0.0
     """Share of the actor's hidden units that are dropped while training. It acts with all of them."""
+    ensemble: int = 2
+    """K: the number of critics, of which the lowest counts. More of them trust less what few data say, and cost in
+    proportion."""
     extras: AnchoredExtras = AnchoredExtras()
     """Options beyond the method."""
 
@@ -60,10 +64,11 @@ class SACConfig(ActorCriticConfig):
         require(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max", self.log_std_min)
         require(self.alpha_max is None or self.alpha_max > 0, "alpha_max", "positive", self.alpha_max)
         require(0 <= self.actor_dropout < 1, "actor_dropout", "in [0, 1)", self.actor_dropout)
+        require(self.ensemble >= 1, "ensemble", "at least 1", self.ensemble)
 
 
 class SAC(Algorithm):
-    """Soft Actor-Critic with two critics and a learned temperature."""
+    """Soft Actor-Critic with K critics, two as published, and a learned temperature."""
 
     Config = SACConfig
     config: SACConfig
@@ -95,7 +100,7 @@ class SAC(Algorithm):
     def make_critics(self) -> Critics:
         """The critics, untrained."""
         c = self.config
-        return Critics(self.observation_size, self.action_size, c.hidden_dims, layer_norm=c.layer_norm)
+        return Critics(self.observation_size, self.action_size, c.hidden_dims, c.ensemble, c.layer_norm)
 
     def update(self, batch: Batch) -> Metrics:
         """One step of temperature, critics, actor and targets."""
@@ -135,7 +140,7 @@ class SAC(Algorithm):
         return {"alpha": self.alpha, "entropy": -log_prob.mean()}
 
     def update_critics(self, batch: Batch) -> Metrics:
-        """One step of both critics towards y; they share no weights, so one backward pass serves both."""
+        """One step of all critics towards y; they share no weights, so one backward pass serves all."""
         loss, metrics = self.critic_loss(batch)
         minimize(loss, self.critic_optimizer)
         return metrics | {"loss_critic": loss.detach()}

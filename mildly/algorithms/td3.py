@@ -40,16 +40,19 @@ class TD3Config(ActorCriticConfig):
     """The noise on the target policy's actions is clipped to plus or minus this."""
     policy_delay: int = 2
     """Critic steps for each step of the actor and of the targets."""
+    ensemble: int = 2
+    """K: the number of critics, of which the lowest counts in the targets; the actor climbs the first. They cost in
+    proportion."""
     extras: AnchoredExtras = AnchoredExtras()
     """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, policy_noise=0, noise_clip=0, policy_delay=1)
+        require_at_least(self, policy_noise=0, noise_clip=0, policy_delay=1, ensemble=1)
 
 
 class TD3(Algorithm):
-    """A deterministic actor, two critics, delayed updates and smoothed targets."""
+    """A deterministic actor, K critics (two as published), delayed updates and smoothed targets."""
 
     Config = TD3Config
     config: TD3Config
@@ -65,7 +68,7 @@ class TD3(Algorithm):
     def build(self, seed: int) -> None:
         c, sizes = self.config, (self.observation_size, self.action_size)
         self.actor = DeterministicActor(*sizes, c.hidden_dims).to(self.device)
-        self.critics = Critics(*sizes, c.hidden_dims, layer_norm=c.layer_norm).to(self.device)
+        self.critics = Critics(*sizes, c.hidden_dims, c.ensemble, c.layer_norm).to(self.device)
         self.target_actor, self.target_critics = frozen_copy(self.actor), frozen_copy(self.critics)
         self.actor_optimizer = self.adam(self.actor, lr=c.actor_lr)
         self.critic_optimizer = self.adam(self.critics, lr=c.critic_lr)
@@ -91,7 +94,7 @@ class TD3(Algorithm):
         return metrics
 
     def update_critics(self, batch: Batch) -> Metrics:
-        """One step of both critics towards y; they share no weights, so one backward pass serves both."""
+        """One step of all critics towards y; they share no weights, so one backward pass serves all."""
         loss, metrics = td_loss(self.critics, batch, self.td_target(batch))
         minimize(loss, self.critic_optimizer)
         return metrics | {"loss_critic": loss.detach()}

@@ -20,24 +20,25 @@ ROWS, N = 5, 4
 
 def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
     """The paper's Eq. 11 to 13 in loops over single numbers, on the draws the learner is about to make."""
-    c, sets = mcq.config, 2 if mcq.config.independent_samples else 1
+    c, number = mcq.config, mcq.config.ensemble
+    sets = number if c.independent_samples else 1
     m, clip = N if c.ood_actions is None else c.ood_actions, c.behavior.latent_clip
     actor, decoder = Layers.of(mcq.actor.net), Layers.of(mcq.behavior.model.decoder)
-    critics = [Layers.of_critic(mcq.critics, j) for j in range(2)]
-    targets = [Layers.of_critic(mcq.target_critics, j) for j in range(2)]
+    critics = [Layers.of_critic(mcq.critics, j) for j in range(number)]
+    targets = [Layers.of_critic(mcq.target_critics, j) for j in range(number)]
     next_noise = torch.randn(ROWS, ACTIONS, generator=replay(mcq.generator)).numpy()
     random = replay(mcq.ood_generator)
     latents = [torch.randn(2 * ROWS, N, 2 * ACTIONS, generator=random).numpy() for _ in range(sets)]
     noises = [torch.randn(2 * ROWS, m, ACTIONS, generator=random).numpy() for _ in range(sets)]
     alpha = math.exp(mcq.log_alpha.item())
 
-    td = [0.0, 0.0]
+    td = [0.0] * number
     for i in range(ROWS):
         s_next = batch.next_observations[i]
         action, log_prob = slow_draw(actor, s_next, next_noise[i], c.log_std_min, c.log_std_max)
         soft = min(target(s_next, action)[0] for target in targets) - alpha * log_prob
         y = batch.rewards[i].item() + (0.0 if batch.terminated[i] else c.gamma * soft)
-        for j in range(2):
+        for j in range(number):
             td[j] += (critics[j](batch.observations[i], batch.actions[i])[0] - y) ** 2 / ROWS
 
     judges, pseudo, distances, values = targets if c.pseudo_critics == "target" else critics, [], [], []
@@ -49,25 +50,25 @@ def slow_critic_loss(mcq: MCQ, batch: Batch) -> dict[str, float]:
             [slow_draw(actor, s, noises[k][i, n], c.log_std_min, c.log_std_max)[0] for n in range(m)]
             for k in range(sets)
         ]
-        best = [max(judges[j](s, action)[0] for action in behavior[j % sets]) for j in range(2)]
+        best = [max(judges[j](s, action)[0] for action in behavior[j % sets]) for j in range(number)]
         if c.pseudo_floor is not None:
             best = [max(value, c.pseudo_floor) for value in best]
-        pseudo.append(min(best) if c.pseudo_reduction == "min" else sum(best) / 2)
-        values.append([[critics[j](s, action)[0] for action in policy[j % sets]] for j in range(2)])
-        pairs = [zip(policy[j % sets], behavior[j % sets], strict=False) for j in range(2)]  # k-th with k-th
+        pseudo.append(min(best) if c.pseudo_reduction == "min" else sum(best) / number)
+        values.append([[critics[j](s, action)[0] for action in policy[j % sets]] for j in range(number)])
+        pairs = [zip(policy[j % sets], behavior[j % sets], strict=False) for j in range(number)]  # k-th with k-th
         distances.append([[sum((ours - theirs) ** 2) for ours, theirs in pair] for pair in pairs])
 
     middle = sum(pseudo) / len(pseudo)
     spread = math.sqrt(sum((y - middle) ** 2 for y in pseudo) / (len(pseudo) - 1))
-    ood, counted = [0.0, 0.0], 0
-    for i, j, n in itertools.product(range(2 * ROWS), range(2), range(m)):
+    ood, counted = [0.0] * number, 0
+    for i, j, n in itertools.product(range(2 * ROWS), range(number), range(m)):
         deviation = values[i][j][n] - (pseudo[i] - c.delta - c.delta_scale * spread)
         near = c.ood_distance_min is not None and distances[i][j][n] < c.ood_distance_min
         if not near and not (c.one_sided and deviation < 0):
             counted += 1
             ood[j] += deviation**2 / (2 * ROWS * m)
     weights_of = (c.lam, 1 - c.lam) if c.ood_weight is None else (1.0, c.ood_weight)
-    total = sum(weights_of[0] * td[j] + weights_of[1] * ood[j] for j in range(2))
+    total = sum(weights_of[0] * td[j] + weights_of[1] * ood[j] for j in range(number))
     return {"loss": total, "td": sum(td), "ood": sum(ood), "pseudo": middle, "counted": counted}
 
 
@@ -88,6 +89,8 @@ OPTIONS = [
     {"pseudo_critics": "target"},
     {"delta_scale": 0.5},
     {"delta_scale": 0.5, "delta": 0.1, "one_sided": True, "pseudo_critics": "target", "independent_samples": True},
+    {"ensemble": 5},
+    {"ensemble": 3, "pseudo_reduction": "mean", "independent_samples": True},
 ]
 
 

@@ -21,7 +21,7 @@ from mildly.errors import MildlyError
 def slow_td_target(sac: SAC, batch: Batch, bootstraps: list[bool], noise: torch.Tensor) -> list[float]:
     """y of each transition, one number at a time."""
     actor = Layers.of(sac.actor.net)
-    targets = [Layers.of_critic(sac.target_critics, j) for j in range(2)]
+    targets = [Layers.of_critic(sac.target_critics, j) for j in range(sac.config.ensemble)]
     alpha, found = math.exp(sac.log_alpha.item()), []
     for i, goes_on in enumerate(bootstraps):
         y = batch.rewards[i].item()
@@ -34,10 +34,10 @@ def slow_td_target(sac: SAC, batch: Batch, bootstraps: list[bool], noise: torch.
     return found
 
 
-@pytest.fixture
-def sac() -> SAC:
+@pytest.fixture(params=[2, 5], ids=["two critics", "five critics"])
+def sac(request) -> SAC:
     """A learner whose target critics and temperature differ from their first values."""
-    learner = tiny("sac", seed=3, gamma=0.9)
+    learner = tiny("sac", seed=3, gamma=0.9, ensemble=request.param)
     learner.log_alpha.data.fill_(-0.7)
     random = torch.Generator().manual_seed(9)
     for parameter in learner.target_critics.parameters():
@@ -95,7 +95,7 @@ def test_critic_loss_is_the_squared_error_averaged_over_the_batch_and_summed_ove
     noise = torch.randn(6, ACTIONS, generator=replay(sac.generator))
     targets = slow_td_target(sac, batch, [d == 0 for d in batch.terminated.tolist()], noise)
     expected = 0.0
-    for j in range(2):
+    for j in range(sac.config.ensemble):
         critic = Layers.of_critic(sac.critics, j)
         errors = [(critic(batch.observations[i], batch.actions[i])[0] - targets[i]) ** 2 for i in range(6)]
         expected += sum(errors) / 6
@@ -109,7 +109,7 @@ def test_actor_loss_equals_a_slow_computation(sac):
     batch = make_batch(6)
     noise = torch.randn(6, ACTIONS, generator=replay(sac.generator))
     drawn = sac.actor(batch.observations).rsample(sac.generator)
-    actor, critics = Layers.of(sac.actor.net), [Layers.of_critic(sac.critics, j) for j in range(2)]
+    actor, critics = Layers.of(sac.actor.net), [Layers.of_critic(sac.critics, j) for j in range(sac.config.ensemble)]
     expected = 0.0
     for i in range(6):
         action, log_prob = slow_draw(actor, batch.observations[i], noise[i], -20, 2)
@@ -174,7 +174,7 @@ def test_alpha_first_says_which_temperature_critics_and_actor_see(alpha_first):
     targets = slow_td_target(before, batch, [d == 0 for d in batch.terminated.tolist()], noise)
     assert metrics["q_target"].item() == pytest.approx(sum(targets) / 6, rel=1e-4)
     # The actor sees the critics as they are after their step, which the learner still has.
-    critics, expected = [Layers.of_critic(sac.critics, j) for j in range(2)], 0.0
+    critics, expected = [Layers.of_critic(sac.critics, j) for j in range(sac.config.ensemble)], 0.0
     for i in range(6):
         action, log_prob = slow_draw(actor, batch.observations[i], own[i], -20, 2)
         min_q = min(critic(batch.observations[i], action)[0] for critic in critics)

@@ -98,7 +98,9 @@ def test_a_capped_alpha_weighs_the_entropy_in_target_and_loss():
     assert metrics["alpha"].item() <= 0.5
 
 
-@pytest.mark.parametrize("fields", [{"actor_dropout": 1.0}, {"actor_dropout": -0.1}, {"alpha_max": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"actor_dropout": 1.0}, {"actor_dropout": -0.1}, {"alpha_max": 0.0}, {"ensemble": 0}], ids=str
+)
 def test_a_field_out_of_range_is_an_error_that_names_it(fields):
     (name,) = fields
     with pytest.raises(MildlyError, match=rf"^{name} must be "):

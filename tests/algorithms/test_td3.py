@@ -33,7 +33,7 @@ def changed_td3(**fields: Any) -> TD3:
 def slow_td_target(td3: TD3, batch: Batch, noise: Any) -> tuple[list[float], int, int]:
     """y of each transition, one number at a time; how often noise was clipped, and how often an action."""
     c, actor = td3.config, Layers.of(td3.target_actor.net)
-    critics = [Layers.of_critic(td3.target_critics, j) for j in range(2)]
+    critics = [Layers.of_critic(td3.target_critics, j) for j in range(c.ensemble)]
     targets, clipped_noise, clipped_actions = [], 0, 0
     for i, s_next in enumerate(batch.next_observations):
         action = np.tanh(actor(s_next))
@@ -93,12 +93,13 @@ def test_td_target_carries_no_gradient():
 # The losses
 
 
-def test_critic_loss_is_the_squared_error_averaged_over_the_batch_and_summed_over_critics():
-    td3, batch = changed_td3(), make_batch(6)
+@pytest.mark.parametrize("ensemble", [1, 2, 4])
+def test_critic_loss_is_the_squared_error_averaged_over_the_batch_and_summed_over_critics(ensemble):
+    td3, batch = changed_td3(ensemble=ensemble), make_batch(6)
     noise = torch.randn(6, ACTIONS, generator=replay(td3.generator)).numpy()
     targets = slow_td_target(td3, batch, noise)[0]
     expected, data_values = 0.0, []
-    for j in range(2):
+    for j in range(ensemble):
         critic = Layers.of_critic(td3.critics, j)
         values = [critic(batch.observations[i], batch.actions[i])[0] for i in range(6)]
         expected += sum((value - y) ** 2 for value, y in zip(values, targets, strict=True)) / 6
