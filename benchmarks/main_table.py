@@ -25,6 +25,7 @@ NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
 _VARIANTS = {"no-term": "λ = 1", "lam-auto": "automatic λ", "paper-lam": "the paper's λ", "best-tenth": "best tenth"}
+_VARIANTS |= {"default": "", "all": "", "paper-normalized": "as printed, normalized"}
 _ENDING = "-recollected"
 _KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
@@ -39,8 +40,8 @@ def scores(runs: list[dict[str, Any]], steps: dict[str, int] | None = None) -> T
         most = (steps or {}).get(run["algorithm"])
         found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
-        name, variant = NAMES.get(run["algorithm"], run["algorithm"]), run.get("variant")
-        name += f", {_VARIANTS.get(variant, variant)}" if variant else ""
+        variant = _VARIANTS.get(run.get("variant", ""), run.get("variant"))
+        name = ", ".join(filter(None, (NAMES.get(run["algorithm"], run["algorithm"]), variant)))
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
     return {name: table[name] for name in sorted(table, key=_place)}
 

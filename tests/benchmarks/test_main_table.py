@@ -63,7 +63,8 @@ def test_a_method_that_was_not_run_on_a_set_is_a_dash_there_and_in_the_means(tab
 def test_several_records_make_one_table_and_variants_are_columns_of_their_own(tmp_path: Path) -> None:
     name = "hopper-medium-recollected"
     write_record(tmp_path / "more.json", [run_of("mcq", name, [11.0]) | {"variant": "no-term"}])
-    table = printed(tmp_path, [run_of("mcq", name, [10.0])], {"hopper-medium": 39.0}, "more.json")
+    one = run_of("mcq", name, [10.0]) | {"variant": "default"}  # as a sweep names what is the method itself
+    table = printed(tmp_path, [one], {"hopper-medium": 39.0}, "more.json")
     assert table[0] == "| | the data | its best episode | MCQ | MCQ, λ = 1 | MCQ in the paper |"
     assert table[2] == "| hopper-medium | 39.0 | 78.0 | 10.0 | **11.0** | 78.4 |"
 
