@@ -47,7 +47,8 @@ _CRITICS: Names = {
     "actor_lr": ("actor_learning_rate",),
     "critic_lr": ("critic_learning_rate",),
 }
-_SOFT: Names = {**_CRITICS, "alpha_lr": ("temp_learning_rate",), "initial_alpha": ("initial_temperature",)}
+_MANY: Names = {**_CRITICS, "ensemble": ("n_critics",)}
+_SOFT: Names = {**_MANY, "alpha_lr": ("temp_learning_rate",), "initial_alpha": ("initial_temperature",)}
 _PLAIN = {
     "layer_norm": False,
     "extras.level_start": False,
@@ -88,20 +89,18 @@ PEERS: dict[str, Peer] = {
         config="SACConfig",
         same=_SOFT,
         held=_SOFT_HELD,
-        fixed={"n_critics": 2},
         differences=(_TEMPERATURE, _SQUASH),
     ),
     "td3-bc": Peer(
         config="TD3PlusBCConfig",
         same={
-            **_CRITICS,
+            **_MANY,
             "policy_noise": ("target_smoothing_sigma",),
             "noise_clip": ("target_smoothing_clip",),
             "policy_delay": ("update_actor_interval",),
             "alpha": ("alpha",),
         },
         held=_UNANCHORED,
-        fixed={"n_critics": 2},
         differences=("with a delay of 2 their actor moves in the 1st, 3rd, ... step, ours in the 2nd, 4th, ...",),
     ),
     "cql": Peer(
@@ -110,7 +109,6 @@ PEERS: dict[str, Peer] = {
         held={**_SOFT_HELD, "lagrange_threshold": None, "gradient_actions": None, "calibrated": False},
         # without a rate their multiplier stays at 1, and the threshold is a constant in the loss
         fixed={
-            "n_critics": 2,
             "alpha_learning_rate": 0.0,
             "initial_alpha": 1.0,
             "alpha_threshold": 0.0,
