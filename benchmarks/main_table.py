@@ -40,7 +40,7 @@ def scores(runs: list[dict[str, Any]], steps: dict[str, int] | None = None) -> T
         most = (steps or {}).get(run["algorithm"])
         found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
-        algorithm, variant = run["algorithm"], run.get("variant")
+        algorithm, variant = run["algorithm"], run.get("variant") or ""
         name = ", ".join(filter(None, (NAMES.get(algorithm, algorithm), _VARIANTS.get(variant, variant))))
         table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
     return {name: table[name] for name in sorted(table, key=_place)}
