@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,18 @@ LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
-_VARIANTS = {"no-term": "λ = 1", "lam-auto": "automatic λ", "paper-lam": "the paper's λ", "best-tenth": "best tenth"}
-_VARIANTS |= {"default": "", "all": "", "paper-normalized": "as printed, normalized"}
+_COLORS |= {"MCQ as printed": "#5b5ea6"}
+_VARIANTS = {
+    "bc": {"all": "BC", "best-tenth": "BC, best tenth"},
+    "mcq": {
+        "default": "MCQ",
+        "no-term": "MCQ, λ = 1",
+        "paper-lam": "MCQ as printed",  # this and the following: of lambda_fifteen.toml
+        "auto": "as printed, automatic λ",
+        "lam-090": "as printed, λ = 0.9",
+        "sac": "SAC",
+    },
+}
 _ENDING = "-recollected"
 _KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
@@ -40,10 +51,23 @@ def scores(runs: list[dict[str, Any]], steps: dict[str, int] | None = None) -> T
         most = (steps or {}).get(run["algorithm"])
         found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
         last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
-        algorithm, variant = run["algorithm"], run.get("variant") or ""
-        name = ", ".join(filter(None, (NAMES.get(algorithm, algorithm), _VARIANTS.get(variant, variant))))
-        table.setdefault(run["dataset"].removesuffix(_ENDING), {}).setdefault(name, []).append(statistics.fmean(last))
+        row = table.setdefault(run["dataset"].removesuffix(_ENDING), {})
+        row.setdefault(_method(run["algorithm"], run.get("variant") or ""), []).append(statistics.fmean(last))
     return {name: table[name] for name in sorted(table, key=_place)}
+
+
+def _method(algorithm: str, variant: str) -> str:
+    """What a column is called."""
+    own = ", ".join(filter(None, (NAMES.get(algorithm, algorithm), variant)))
+    return _VARIANTS.get(algorithm, {}).get(variant, own)
+
+
+def chosen(table: Table, names: Sequence[str]) -> Table:
+    """Some of a table's methods, in this order."""
+    unknown = set(names) - set(methods(table))
+    if unknown:
+        raise SystemExit(f"no such method: {', '.join(sorted(unknown))}; there are {', '.join(methods(table))}")
+    return {dataset: {name: row[name] for name in names if name in row} for dataset, row in table.items()}
 
 
 def _place(dataset: str) -> tuple[str, int]:
@@ -158,11 +182,13 @@ def main() -> None:
         "--sets", type=Path, default=RESULTS / "d4rl_sets.json", help="what recipes/d4rl_sets.py wrote down"
     )
     parser.add_argument("--picture", type=Path, help="the picture to draw")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="the columns in this order, if not all of them")
     cut = "count an algorithm's first steps alone, to compare runs of unequal length; may be given several times"
     parser.add_argument("--steps", nargs=2, action="append", default=[], metavar=("ALGORITHM", "STEPS"), help=cut)
     args = parser.parse_args()
     steps = {algorithm: int(most) for algorithm, most in args.steps}
     table = scores([run for path in args.records for run in json.loads(path.read_text())["runs"]], steps)
+    table = chosen(table, args.methods) if args.methods else table
     known = json.loads(args.sets.read_text())["sets"]
     data, best = ({row["name"].removesuffix(_ENDING): row[key] for row in known} for key in ("score", "best_score"))
     print(markdown(table, data, best))

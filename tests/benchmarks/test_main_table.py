@@ -69,6 +69,16 @@ def test_several_records_make_one_table_and_variants_are_columns_of_their_own(tm
     assert table[2] == "| hopper-medium | 39.0 | 78.0 | 10.0 | **11.0** | 78.4 |"
 
 
+def test_columns_can_be_chosen_and_ordered(tmp_path: Path) -> None:
+    runs = [run_of(name, "hopper-medium-recollected", [10.0]) for name in ("mcq", "bc", "iql")]
+    runs.append(run_of("mcq", "hopper-medium-recollected", [9.0]) | {"variant": "sac"})
+    table = printed(tmp_path, runs, {"hopper-medium": 39.0}, "--methods", "SAC", "MCQ", "BC")
+    assert table[0] == "| | the data | its best episode | SAC | MCQ | BC | MCQ in the paper |"
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        printed(tmp_path, runs, {"hopper-medium": 39.0}, "--methods", "MPO")
+    assert "no such method: MPO; there are MCQ, BC, IQL, SAC" in failure.value.stderr
+
+
 def test_of_an_algorithm_the_first_steps_alone_may_count(tmp_path: Path) -> None:
     runs = [run_of(name, "hopper-medium-recollected", [10.0, 20.0, 30.0, 40.0]) for name in ("mcq", "bc")]
     table = printed(tmp_path, runs, {"hopper-medium": 39.0}, "--steps", "mcq", "2")
