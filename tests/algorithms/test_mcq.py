@@ -12,7 +12,7 @@ import torch
 from conftest import ACTIONS, OBSERVATIONS, Layers, make_batch, replay, same, slow_draw, tiny, weights
 from learners import changed_mcq, with_gradient
 
-from mildly.algorithms.mcq import MCQ
+from mildly.algorithms.mcq import MCQ, spread
 from mildly.data.batches import Batch
 
 ROWS, N = 5, 4
@@ -279,6 +279,13 @@ def test_lam_of_one_is_sac_to_the_bit(alpha_first):
     assert sac_state(mcq).keys() == sac.state_dict().keys()
     assert all(torch.equal(tensor, sac.state_dict()[name]) for name, tensor in sac_state(mcq).items())
     assert not same(weights(mild.critics), weights(sac.critics))
+
+
+@pytest.mark.parametrize("n", [1, 10])
+def test_the_spread_of_behavior_actions_is_their_standard_deviation_within_a_state(n: int) -> None:
+    actions = torch.randn(7, n, ACTIONS, generator=torch.Generator().manual_seed(0))
+    expected = np.mean([np.std(state, axis=0) for state in actions.numpy()])
+    assert spread(actions).item() == pytest.approx(expected, abs=1e-6)
 
 
 # Learning
