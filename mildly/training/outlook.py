@@ -1,4 +1,7 @@
-"""What is known of a policy that was never run in an environment: the data, its losses, how far it is from the data."""
+"""What is said at the end of a training: what the log's episodes earned, beside the policy's own evaluations.
+
+Of a policy that was never run in an environment: the data, its losses, how far it is from the data.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,16 @@ def outlook(run: Run, plan: Plan, data: Dataset, policy: Policy, warnings: Seque
         "next:",
         *_next_steps(run, plan, look=bool(warnings)),
     ]
+
+
+def earned_by_the_log(data: Dataset) -> list[str]:
+    """What a policy's returns compare with: those of the logged episodes, as far as they are known."""
+    returns = data.known_returns()
+    if not np.isfinite(returns).all():
+        return []
+    scores = data.score(returns)
+    score = "" if scores is None else f", normalized score {scores.mean():.1f}, best {scores.max():.1f}"
+    return [f"the log's own episodes: mean return {returns.mean():.1f}, best {returns.max():.1f}{score}"]
 
 
 def _next_steps(run: Run, plan: Plan, *, look: bool) -> Iterator[str]:

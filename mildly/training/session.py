@@ -24,7 +24,7 @@ from mildly.observation_space import ObservationSpace
 from mildly.policy import Policy
 from mildly.run import Plan, Run
 from mildly.training.divergence import ValueWatch, likely_causes
-from mildly.training.outlook import outlook
+from mildly.training.outlook import earned_by_the_log, outlook
 from mildly.training.preflight import check_learned, check_reward, check_sizes, evaluation_of
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
@@ -140,10 +140,8 @@ class Session:
                 trainer.train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
             if self.failure:
                 raise self.failure
-            if trainer.complete and not quiet and self._is_blind():
-                policy = self.algorithm.policy(self.plan.data)
-                for line in outlook(self.run, self.plan, self.data, policy, self.warnings):
-                    progress.say(line)
+            for line in self._last_words() if trainer.complete and not quiet else ():
+                progress.say(line)
             self.ended(stop)
         finally:
             torch.set_num_threads(threads)
@@ -156,6 +154,12 @@ class Session:
         """Called when the trainer has come to its end, or was asked to stop."""
         if stop:
             raise Stopped(self._stopped_message(), stop[0])
+
+    def _last_words(self) -> list[str]:
+        """What the evaluations compare with; without any, what else is known of the policy."""
+        if self._is_blind():
+            return outlook(self.run, self.plan, self.data, self.algorithm.policy(self.plan.data), self.warnings)
+        return earned_by_the_log(self.data) if self.run.evaluations() else []
 
     def _is_blind(self) -> bool:
         """Whether nothing says how well the policy acts, though somebody may have expected it."""

@@ -209,6 +209,11 @@ def test_train_then_evaluate_in_other_processes_with_progress_as_plain_lines(tmp
     assert "\x1b" not in trained.stderr + trained.stdout
     assert "run: runs/a[b]:cat:\n" in trained.stdout
     assert "normalized score" in trained.stdout
+    log = load_dataset("pendulum-mixed")
+    mean, scores = log.episode_returns().mean(), log.score(log.episode_returns())
+    assert scores is not None
+    assert f"the log's own episodes: mean return {mean:.1f}" in progress[-1]
+    assert progress[-1].endswith(f"normalized score {scores.mean():.1f}, best {scores.max():.1f}")
 
     shown = mildly("evaluate", "runs/a[b]:cat:", "--episodes", "2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -234,6 +239,7 @@ def test_phases_are_told_and_shown_with_counts_of_their_own(tmp_path: Path, caps
         "mcq on pendulum-mixed, bc warm-up: 30 steps",
         "mcq on pendulum-mixed, bc warm-up 30/30",
         "mcq on pendulum-mixed 50/50",
+        "the log's own episodes: mean return",
     ]
     assert len(told) == len(starts)
     assert all(line.startswith(start) for line, start in zip(told, starts, strict=True)), told

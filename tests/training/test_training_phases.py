@@ -157,7 +157,8 @@ def test_a_run_stopped_in_a_phase_has_no_policy_yet(
 
 def test_progress_names_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train_tiny("mcq", tmp_path / "run", **FIELDS)
-    said = [line.split("  ")[:2] for line in capsys.readouterr().err.splitlines()[1:]]
+    *lines, last = capsys.readouterr().err.splitlines()
+    said = [line.split("  ")[:2] for line in lines[1:]]
     name = "mcq on pendulum-mixed"
     assert said == [
         [f"{name}, {BEHAVIOR}: 40 steps first"],
@@ -167,6 +168,7 @@ def test_progress_names_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture
         [name, "50/100"],
         [name, "100/100"],
     ]
+    assert last.startswith("the log's own episodes")
 
 
 # Killed, interrupted, prolonged
