@@ -2,11 +2,11 @@
 
     python benchmarks/main_table.py benchmarks/results/{table1,no_term}.json --picture docs/images/mujoco.png
 
-A score is the mean of a run's last ten evaluations in the second half of its steps, and a cell the mean over seeds,
-± their standard deviation. The data's own score is the mean of its episodes; beside it stands the best of them. Below
-are means over all sets and over those without an expert's own, each above that of the paper's numbers for the method,
-and the interquartile mean with its bootstrap interval over seeds, if a set has several. A method that lacks a set has
-no mean over it.
+A score is that of `mildly report`, the mean of a run's last ten evaluations in the second half of its steps, and a cell
+the mean over seeds, ± their standard deviation. The data's own score is the mean of its episodes; beside it stands the
+best of them. Below are means over all sets and over those without an expert's own, each above that of the paper's
+numbers for the method, and the interquartile mean with its bootstrap interval over seeds, if a set has several. A
+method that lacks a set has no mean over it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mildly.evaluation.results import final_mean
 from mildly.evaluation.statistics import estimate, interquartile_mean
 from mildly.paper.reproductions import METHODS, published_scores
 
 RESULTS = Path(__file__).parent / "results"
-LAST = 10  # evaluations at most whose mean is a run's score
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
-_COLORS |= {"MCQ as printed": "#5b5ea6"}
+_COLORS |= {"MCQ as printed": "#d1661c", "as printed, automatic λ": "#0f6cbd", "as printed, λ = 0.9": "#2e8b57"}
 _VARIANTS = {
     "bc": {"all": "BC", "best-tenth": "BC, best tenth"},
     "mcq": {
@@ -50,10 +50,10 @@ def scores(runs: list[dict[str, Any]], steps: dict[str, int] | None = None) -> T
     table: Table = {}
     for run in runs:
         most = (steps or {}).get(run["algorithm"])
-        found = [one for one in run["evaluations"] if most is None or one["step"] <= most]
-        last = [one["score"] for one in found[-LAST:] if one["step"] >= found[-1]["step"] / 2]
-        row = table.setdefault(run["dataset"].removesuffix(_ENDING), {})
-        row.setdefault(_method(run["algorithm"], run.get("variant") or ""), []).append(statistics.fmean(last))
+        score = final_mean([one for one in run["evaluations"] if most is None or one["step"] <= most], "score")
+        if score is not None:
+            row = table.setdefault(run["dataset"].removesuffix(_ENDING), {})
+            row.setdefault(_method(run["algorithm"], run.get("variant") or ""), []).append(score)
     return {name: table[name] for name in sorted(table, key=_place)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,12 @@ SCORE_RULE = f"the mean of a run's last {FINAL} evaluations, of those in the sec
 def std_over_seeds(values: Sequence[float] | Array) -> float | None:
     """The sample standard deviation (n - 1) that all tables and figures show; None for a single seed."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def final_mean(evaluations: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """A value's mean over the evaluations that make a run's score; None where there is none."""
+    values = [line[name] for line in evaluations[-FINAL:] if 2 * line["step"] > evaluations[-1]["step"]]
+    return float(np.mean(values)) if values and None not in values else None
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,7 @@ class Result:
         return self._final("mean_return")
 
     def _final(self, name: str) -> float | None:
-        values = [line[name] for line in self.evaluations[-FINAL:] if 2 * line["step"] > self.step]
-        return float(np.mean(values)) if values and None not in values else None
+        return final_mean(self.evaluations, name)
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
