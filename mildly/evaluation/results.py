@@ -53,15 +53,12 @@ class Result:
     @property
     def score(self) -> float | None:
         """Mean normalized score of the last ten evaluations in the second half of the steps; None without a score."""
-        return self._final("score")
+        return final_mean(self.evaluations, "score")
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of those evaluations."""
-        return self._final("mean_return")
-
-    def _final(self, name: str) -> float | None:
-        return final_mean(self.evaluations, name)
+        return final_mean(self.evaluations, "mean_return")
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
