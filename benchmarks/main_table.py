@@ -1,6 +1,7 @@
 """The main table and its picture from records: data sets by methods, beside the data's own and the paper's scores.
 
-    python benchmarks/main_table.py benchmarks/results/{table1,no_term}.json --picture docs/images/mujoco.png
+    python benchmarks/main_table.py benchmarks/results/{table1,table1_others}.json --picture docs/images/mujoco.png
+        --methods MCQ BC "BC, best tenth" TD3+BC IQL
 
 A score is that of `mildly report`, the mean of a run's last ten evaluations in the second half of its steps, and a cell
 the mean over seeds, ± their standard deviation. The data's own score is the mean of its episodes; beside it stands the
@@ -26,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
-_COLORS |= {"MCQ as printed": "#d1661c", "as printed, automatic λ": "#0f6cbd", "as printed, λ = 0.9": "#2e8b57"}
+_COLORS |= {"MCQ as printed": "#5b5ea6", "as printed, automatic λ": "#00acc1", "as printed, λ = 0.9": "#90a4ae"}
 _VARIANTS = {
     "bc": {"all": "BC", "best-tenth": "BC, best tenth"},
     "mcq": {
