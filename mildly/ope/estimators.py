@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mildly.algorithms.config import require
 from mildly.algorithms.fit_dynamics import FitDynamics
 from mildly.data.dataset import Array, Dataset
 from mildly.data.findings import lacks_reward
@@ -78,6 +79,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         check_data(self.data)
+        check_gamma(self.gamma)
 
     @cached_property
     def counts(self) -> Floats:
@@ -132,6 +134,11 @@ class Problem:
         facts = {"config": {key: plain(value) for key, value in dataclasses.asdict(config).items()}, **more}
         seed = self.settings.seed
         return fit(algorithm, self.data, self.folder / name, facts, steps=steps, seed=seed, say=self.say)
+
+
+def check_gamma(gamma: float) -> None:
+    """Refuse a discount with which returns need not be finite."""
+    require(0 <= gamma < 1, "gamma", "in [0, 1)", gamma)
 
 
 def check_data(data: Dataset) -> None:

@@ -21,7 +21,17 @@ from mildly.data.dataset import Array, Dataset
 from mildly.data.select import pick_episodes
 from mildly.evaluation.statistics import rank_correlation
 from mildly.ope.coverage import coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, check_data, check_names, estimate, logged_return, plain
+from mildly.ope.estimators import (
+    ESTIMATORS,
+    Estimate,
+    Problem,
+    check_data,
+    check_gamma,
+    check_names,
+    estimate,
+    logged_return,
+    plain,
+)
 from mildly.ope.evaluate import GAMMA, clone_of, identity_of, kept_in, silent
 from mildly.ope.fit import Say
 from mildly.ope.groups import group
@@ -143,6 +153,7 @@ def grade(
     """
     check_names(estimators)
     check_data(data)
+    check_gamma(gamma)
     held, every = [], np.arange(len(data.episode_ends()))
     with kept_in(out) as folder:
         for i, (name, chosen) in enumerate(found := group(data, by, groups, settings.seed, labels)):

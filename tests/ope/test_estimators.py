@@ -15,6 +15,7 @@ from mildly.actors import TanhGaussianActor
 from mildly.cli import main
 from mildly.data.dataset import Meta
 from mildly.data.findings import no_reward
+from mildly.errors import MildlyError
 from mildly.ope.coverage import coverage
 from mildly.ope.estimators import Problem, estimate, logged_return
 from mildly.ope.evaluate import judge
@@ -49,6 +50,12 @@ def test_with_exact_densities_importance_sampling_and_doubly_robust_are_near_the
         assert abs(found.value - TRUTH) < abs(of_data - TRUTH) / 4
         assert found.facts["effective episodes"] > 20
         assert not found.doubts
+
+
+def test_a_discount_of_one_is_refused_whatever_the_estimator(tmp_path):
+    data = logged(20, length=12)
+    with pytest.raises(MildlyError, match=r"gamma must be in \[0, 1\), got 1.0"):
+        Problem(TabularPolicy(), data, 1.0, FEW, tmp_path, quiet)
 
 
 def test_the_anchor_is_the_data_s_discounted_return_from_the_starts(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from logs import EPISODES, PERIODS, periods
 
 from mildly.cli import main
+from mildly.errors import MildlyError
 from mildly.ope.estimators import Estimate
 from mildly.ope.grade import Held, grade, grading
 from mildly.ope.groups import clusters, column_labels, group, habits
@@ -38,6 +39,13 @@ def test_a_log_built_to_defeat_fqe_ends_in_a_verdict_that_says_so():
     assert all(one.weight == 0 for one in found.grades.values())
     assert found.best is None
     assert "Every estimator fails on this log" in found.verdict()
+
+
+@pytest.mark.parametrize("gamma", [-0.5, 1.0, 1.2])
+def test_a_discount_with_which_returns_need_not_be_finite_is_refused_before_any_work(gamma, tmp_path):
+    with pytest.raises(MildlyError, match=rf"gamma must be in \[0, 1\), got {gamma}"):
+        grade(periods(), groups=PERIODS, estimators=["wis"], gamma=gamma, settings=QUICK, out=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def held(truth, guess=0.0, half=0.1, **values):
