@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mildly.algorithms.base import Metrics
+from mildly.algorithms.config import require
 from mildly.algorithms.mcq import TABLE, MildConfig, MildlyConservative
 from mildly.algorithms.td3 import TD3, TD3Config
 from mildly.data.batches import Batch
@@ -38,6 +39,10 @@ class MCQTD3Config(MildConfig, TD3Config):
     """Standard deviation of the noise on the target policy's actions, which smooths the values; TD3's is 0.2."""
     policy_delay: int = 1
     """Critic steps for each step of the actor and of the targets; TD3's is 2."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.ood_actions in (None, 1), "ood_actions", "1, the policy's one action per state", self.ood_actions)
 
 
 class MCQTD3(MildlyConservative, TD3):

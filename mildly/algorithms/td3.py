@@ -124,11 +124,11 @@ class TD3(Algorithm):
         """-mean Q_1(s, pi(s)), and the anchor if asked for."""
         actions = self.actor(batch.observations)
         values: Tensor = self.critics(batch.observations, actions, freeze=True)  # (critics, batch)
+        distances = (actions - batch.actions).square().sum(-1)
         loss = -values[0].mean()
         if self.extras.anchored:
-            loss = loss + self.extras.anchor(self.bc_losses(batch), batch)
-        distance = (actions.detach() - batch.actions).square().sum(-1).mean()
-        return loss, {"q_ood": values.detach().mean(), "policy_distance": distance}
+            loss = loss + self.extras.anchor(distances, batch)
+        return loss, {"q_ood": values.detach().mean(), "policy_distance": distances.detach().mean()}
 
     def update_targets(self) -> None:
         """theta' <- tau theta + (1 - tau) theta'."""

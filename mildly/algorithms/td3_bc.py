@@ -52,5 +52,5 @@ class TD3BC(TD3):
         squares = (actions - batch.actions).square()  # (batch, a)
         loss = squares.mean() - weight * values[0].mean()
         if self.extras.anchored:
-            loss = loss + self.extras.anchor(self.bc_losses(batch), batch, weight)
+            loss = loss + self.extras.anchor(squares.sum(-1), batch, weight)
         return loss, {"q_ood": values.detach().mean(), "policy_distance": squares.detach().sum(-1).mean()}

@@ -12,6 +12,7 @@ from learners import with_gradient
 
 from mildly.algorithms.mcq_td3 import MCQTD3
 from mildly.data.batches import Batch
+from mildly.errors import MildlyError
 
 ROWS, N = 5, 4
 
@@ -99,14 +100,19 @@ def test_every_option_changes_the_loss():
     assert len({round(loss, 6) for loss in losses}) == len(OPTIONS)
 
 
-@pytest.mark.parametrize("ood_actions", [None, 1, 3])
-def test_the_ood_term_knows_one_action_a_state_however_many_are_asked_for(ood_actions):
+@pytest.mark.parametrize("ood_actions", [None, 1])
+def test_the_ood_term_knows_the_policys_one_action_per_state(ood_actions):
     """And only the behavior model's latents are drawn for it: N a state, for s and s'."""
     learner, batch = changed(ood_actions=ood_actions), make_batch(ROWS)
     random, expected = replay(learner.ood_generator), slow_critic_loss(learner, batch)["ood"]
     torch.randn(2 * ROWS, N, 2 * ACTIONS, generator=random)
     assert learner.ood_loss(batch)[0].item() == pytest.approx(expected, rel=1e-4)
     assert torch.equal(learner.ood_generator.get_state(), random.get_state())
+
+
+def test_several_ood_actions_are_refused_since_the_policy_has_one():
+    with pytest.raises(MildlyError, match=r"ood_actions must be 1, the policy's one action per state, got 7"):
+        tiny("mcq-td3", ood_actions=7)
 
 
 # A step, as the algorithm is printed
