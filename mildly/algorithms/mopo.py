@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mildly.algorithms.base import Algorithm, Metrics, Phase, Savable
 from mildly.algorithms.config import DEFAULT, KEYS, SMALL, require, require_at_least
+from mildly.algorithms.extras import Extras
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.data.batches import Batch, Buffer, Mixture, Sampler, Transitions
 from mildly.data.dataset import Dataset
@@ -66,6 +67,8 @@ class MOPOConfig(SACConfig):
     """Main steps over which the actor's learning rate falls to 0 along half a cosine; constant if not given."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """The dynamics model."""
+    extras: Extras = Extras()  # type: ignore[assignment]  # no anchor: most actions of a batch are the policy's own
+    """Options beyond the method."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +113,9 @@ class MOPO(SAC):
     }
     PRESET_STEPS: ClassVar[Mapping[str, int]] = {**Algorithm.PRESET_STEPS, "kit": 3_000_000}
     KEY_FIELDS = ("penalty", "rollout_length", "real_share", "model", *KEYS)
-    OFFLINE_ONLY = "its model of the environment is fitted once, and would not learn from what is new"
+    OFFLINE_ONLY = (
+        "its model of the environment is fitted once, and would not learn from what is new. Train it anew on all logs"
+    )
     DERIVED: ClassVar = SAC.DERIVED | {"logged", "made"}  # the sampler keeps what the model made
 
     @classmethod

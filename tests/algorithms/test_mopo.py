@@ -170,6 +170,11 @@ def test_wrong_values_are_refused(field: str, value: float, refused: Refused) ->
     refused(MOPO.Config, field, **{field: value})
 
 
+def test_there_is_no_anchor_since_it_would_clone_the_policys_own_actions(refused: Refused) -> None:
+    fields = {"extras.bc_weight": 0.1}
+    refused(make_config, "extras.bc_weight", algorithm=MOPO, preset="default", dataset="", fields=fields)
+
+
 # A model that is there already
 
 
