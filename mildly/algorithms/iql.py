@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,7 +139,9 @@ class IQL(Algorithm):
         """Besides normalization, the scale of the rewards, and actions that a tanh can reach."""
         scale = reward_scale(dataset) if self.config.reward_scaling else 1.0
         if scale is None:
-            self.notes += ("all episodes have the same return, so there is no range to scale the rewards by",)
+            known = bool(np.isfinite(dataset.known_returns()).any())
+            why = "all episodes have the same return" if known else "no episode's return is known"
+            self.notes += (f"{why}, so there is no range to scale the rewards by",)
         return dataclasses.replace(super().preprocess(dataset), reward_scale=scale or 1.0, action_limit=ACTION_LIMIT)
 
     def update(self, batch: Batch) -> Metrics:

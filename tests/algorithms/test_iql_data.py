@@ -118,6 +118,14 @@ def test_rewards_of_episodes_with_equal_returns_stay_as_they_are_and_the_user_is
     assert iql.notes == ("all episodes have the same return, so there is no range to scale the rewards by",)
 
 
+def test_where_no_return_is_known_rewards_stay_as_they_are_and_that_is_the_reason_given():
+    data = make_dataset()
+    gaps = dataclasses.replace(data, rewards=np.full(60, np.nan, np.float32))
+    iql = changed_iql(reward_scaling=True)
+    assert iql.preprocess(gaps).reward_scale == 1
+    assert iql.notes == ("no episode's return is known, so there is no range to scale the rewards by",)
+
+
 def test_the_datas_actions_are_clipped_a_little_inside_their_bounds():
     data = make_dataset()
     limit = np.float32(1 - 1e-5)
