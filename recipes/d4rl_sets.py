@@ -114,13 +114,15 @@ def facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def recorded(path: Path, rows: Iterator[dict[str, Any]], show: Callable[[str], None] = print) -> None:
-    """Write the facts of all sets, a line each; those of sets that are not among the rows stay."""
+    """Write the facts of all sets, a line each, unless they are known; those of sets that are not among the rows stay."""
     known = {row["name"]: row for row in json.loads(path.read_text())["sets"]} if path.exists() else {}
     for row in rows:
-        before = known.get(row["name"], row)
+        before = known.get(row["name"])
         known[row["name"]] = row
         show(f"{row['name']:36} {row['transitions']:>8,} {row['mean_return']:>10,.1f} {row['score'] or 0:>6.1f}")
-        if before["fingerprint"] != row["fingerprint"]:
+        if before == row:
+            continue
+        if before is not None and before["fingerprint"] != row["fingerprint"]:
             show("  not the bits that were recorded: another machine, or another version of the simulator")
         lines = ",\n ".join(json.dumps(known[name]) for name in sorted(known))
         path.write_text(f'{{"versions": {json.dumps(versions())},\n"sets": [\n {lines}\n]}}\n')
