@@ -273,11 +273,16 @@ class Run:
         return lines
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of `evaluations.jsonl`: increasing steps, numbers of episodes, and their means."""
+        """The lines of `evaluations.jsonl`: increasing steps, numbers of episodes, and their means.
+
+        Of one step there are two where fine-tuning begins in another environment.
+        """
         path = self.path / "evaluations.jsonl"
-        lines = [{"score": None, **line} for line in _read_lines(path)]
-        if any(before["step"] >= after["step"] for before, after in pairwise(lines)):
-            raise MildlyError(f"{path}: damaged (steps that do not increase).")
+        lines = [{"score": None, "env_id": None, **line} for line in _read_lines(path)]
+        for before, after in pairwise(lines):
+            moved = before["env_id"] != after["env_id"]
+            if before["step"] > after["step"] or (before["step"] == after["step"] and not moved):
+                raise MildlyError(f"{path}: damaged (steps that do not increase).")
         for line in lines:
             if not all(_are_numbers(line.get(name)) for name in ("returns", "scores", "lengths")):
                 raise MildlyError(f"{path}: damaged (step {line['step']} has something else than numbers).")

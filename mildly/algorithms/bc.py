@@ -91,7 +91,10 @@ class BC(Algorithm):
         "normalize_observations",
     )
 
-    OFFLINE_ONLY = "it imitates, and would imitate itself without ever looking at a reward"
+    OFFLINE_ONLY = (
+        "it imitates, and would imitate itself without ever looking at a reward. It can go on with further logs "
+        "(--dataset)"
+    )
 
     def build(self, seed: int) -> None:
         self.actor = self.build_actor().to(self.device)

@@ -122,7 +122,9 @@ class DecisionTransformer(Algorithm):
     PRESET_NOTES: ClassVar[Mapping[str, str]] = {**Algorithm.PRESET_NOTES, "corl": "as in CORL, with larger batches"}
     PRESET_STEPS: ClassVar[Mapping[str, int]] = {"default": 20_000, "paper": 100_000, "corl": 100_000, "small": 6_000}
     KEY_FIELDS = ("target_return", "context", "width", "layers", "batch_size", "actor_lr", "dropout")
-    OFFLINE_ONLY = "it imitates what its data show, and the returns of episodes under way are not known"
+    OFFLINE_ONLY = (
+        "it imitates what its data show, and the returns of episodes under way are not known. Train it anew on all logs"
+    )
     TARGETS: ClassVar[Mapping[str, Mapping[str, Mapping[str, float]]]] = {"paper": _AUTHORS, "corl": _CORL}
     """By preset and task, what to aim at and what to divide returns by."""
 

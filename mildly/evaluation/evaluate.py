@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from mildly.algorithms import algorithm_named
 from mildly.data.dataset import Meta
 from mildly.environments import Environment, Simulator, check_fit, trust_env
 from mildly.errors import MildlyError
@@ -36,6 +37,9 @@ def evaluate(
     """
     path = run.path if isinstance(run, Run) else os.fspath(run)
     if os.path.exists(os.path.join(path, "run.json")) and not os.path.exists(os.path.join(path, "policy")):
+        algorithm = Run.open(path).plan().algorithm
+        if not algorithm_named(algorithm).ACTS:
+            raise MildlyError(f"{path}: holds a model of the environment ({algorithm}), not a policy.")
         raise MildlyError(
             f"{path}: no policy yet: its main steps have not begun. Go on with mildly train --resume {path}"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +19,10 @@ from mildly.policy import Policy
 def episode_seed(seed: int, episode: int) -> int:
     """Environment seed of an evaluation episode of a run: always the same, and shared with no run of another seed."""
     return 1000 * seed + 100 + episode
+
+
+class EvaluationFailed(MildlyError):
+    """The environment broke down in an evaluation; what was learned is sound."""
 
 
 class Acts(Protocol):
@@ -136,7 +141,9 @@ def _play(
     episodes = len(seeds)
     envs = [simulator.make() for _ in seeds]
     try:
-        observations = np.stack([env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]).astype(np.float32)
+        with _named_failure(simulator):
+            starts = [env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]
+            observations = np.stack(starts).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         options = {"unseen": "ignore", **conditions}
         acting = policy.start(episodes, **options) if isinstance(policy, Starts) else _Memoryless(policy)
@@ -144,13 +151,16 @@ def _play(
         while running:
             actions = acting.act(observations[running], running)
             ended = []
-            for i, action in zip(running, actions, strict=True):
-                observation, reward, terminated, truncated, _ = envs[i].step(action)
-                observations[i] = observation
-                rewards[i] = float(reward)
-                lengths[i] += 1
-                if terminated or truncated:
-                    ended.append(i)
+            with _named_failure(simulator):
+                for i, action in zip(running, actions, strict=True):
+                    observation, reward, terminated, truncated, _ = envs[i].step(action)
+                    observations[i] = observation
+                    rewards[i] = float(reward)
+                    lengths[i] += 1
+                    if terminated or truncated:
+                        ended.append(i)
+            if not np.isfinite(rewards[running]).all():
+                raise EvaluationFailed(f"the environment '{simulator.name}' gave a reward that is no finite number.")
             returns[running] += rewards[running]
             acting.observe(rewards[running], running)
             if ended:
@@ -161,3 +171,15 @@ def _play(
         for env in envs if not simulator.one else ():
             env.close()
     return returns, lengths
+
+
+@contextmanager
+def _named_failure(simulator: Simulator) -> Iterator[None]:
+    """Whatever an environment's own code raises, with the name of the environment."""
+    try:
+        yield
+    except MildlyError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__} {error}".strip()
+        raise EvaluationFailed(f"the environment '{simulator.name}' failed in an evaluation: {reason}.") from error

@@ -12,6 +12,7 @@ import numpy as np
 
 from mildly.actors import DeterministicActor
 from mildly.algorithms import algorithm_named
+from mildly.algorithms.config import require
 from mildly.data.batches import Mixture, Sampler, Transitions
 from mildly.data.check.shift import shift
 from mildly.data.dataset import Array, Dataset, Meta
@@ -105,8 +106,7 @@ def finetune(
     given = _said(steps=steps, share=share, share_end=share_end, noise=noise, stop_below=stop_below)
     given |= _said(updates_per_step=updates_per_step, environments=environments)
     given |= _said(eval_every=eval_every, episodes=episodes)
-    if env is not None and dataset is not None:
-        raise MildlyError("give an environment to act in, or further logs (--dataset); one part follows the other.")
+    _check_given(begun, given, env, dataset)
     simulator = _simulator(env)
     data, config = reopened(run, begun, logged, "mildly.finetune(path, logged=...)")
     new = None if dataset is None else read_further(begun, data, dataset, reading, data_dir)
@@ -153,6 +153,19 @@ def _trained(session: Finetuning, plan: Plan | None) -> Run:
 def _said(**options: Any) -> dict[str, Any]:
     """Of options, those that are given."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_given(begun: Plan, given: Mapping[str, Any], env: Environment | None, dataset: object) -> None:
+    """Refuse what would have no effect, before anything is read."""
+    if not algorithm_named(begun.algorithm).ACTS:
+        raise MildlyError(f"this run holds a model of the environment ({begun.algorithm}): no policy to fine-tune.")
+    if dataset is None:
+        return
+    if env is not None:
+        raise MildlyError("give an environment to act in, or further logs (--dataset); one part follows the other.")
+    online = [name for name in ("environments", "updates_per_step", "noise") if name in given]
+    if online:
+        raise MildlyError(f"{', '.join(online)}: for steps in an environment, not for further logs (--dataset).")
 
 
 def _simulator(env: Environment | None) -> Simulator | None:
@@ -220,7 +233,7 @@ def _check_online(plan: Plan, data: Dataset, simulator: Simulator) -> None:
     """Refuse what cannot learn online, and environments that do not fit."""
     why = algorithm_named(plan.algorithm).OFFLINE_ONLY
     if why:
-        raise MildlyError(f"{plan.algorithm} cannot learn online: {why}. With further logs it can go on: --dataset.")
+        raise MildlyError(f"{plan.algorithm} cannot learn online: {why}.")
     sizes = data.observation_size, data.action_size
     check_fit(simulator, *sizes, f"the data set '{data.meta.name}'", plan.data.action_space)
 
@@ -238,7 +251,11 @@ class Finetuning(Session):
         self.log: ExperienceFile | None = None
         self.net: SafetyNet | None = None
         often = {"eval_every": self.stage.eval_every, "episodes": self.stage.episodes}
+        blind = self.stage.stop_below is not None and not self.stage.eval_every
+        require(not blind, "eval_every", "positive, since stop_below looks at evaluations", 0)
         super().__init__(run, dataclasses.replace(plan, **often), config, data, asked)  # type: ignore[arg-type]
+        if self.stage.stop_below is not None and self.simulator is None:
+            raise MildlyError(f"{run.path}: no environment to evaluate in, so that stop_below would never stop it.")
 
     def source(self, sampler: Sampler) -> Source:
         """The first data, what came in earlier parts, and what comes now."""
@@ -336,7 +353,7 @@ class Finetuning(Session):
                 self.say(note)
         if self.simulator is None or not self.stage.eval_every:
             return
-        self.net = SafetyNet(self.run, self.stages)
+        self.net = SafetyNet(self.run, self.stages, self.simulator.name)
         if self.net.first is None and self.trainer.step == self.stage.start:
             result = self.evaluate(self.trainer.step)
             self.run.append("evaluations.jsonl", {"step": self.trainer.step, **result.to_json()})

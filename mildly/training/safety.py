@@ -20,11 +20,11 @@ _ERRORS = 2.0  # standard errors by which a mean must be lower to be called so
 
 
 class SafetyNet:
-    """Knows the evaluation that fine-tuning began with and the best one since."""
+    """Knows the evaluation that fine-tuning began with and the best one since, both in the environment of now."""
 
-    def __init__(self, run: Run, stages: Sequence[Stage]) -> None:
+    def __init__(self, run: Run, stages: Sequence[Stage], env_id: str) -> None:
         self.run, self.stop_below, start = run, stages[-1].stop_below, stages[-1].start
-        lines = [line for line in run.evaluations() if line["step"] >= stages[0].start]
+        lines = [line for line in run.evaluations() if line["step"] >= stages[0].start and line["env_id"] == env_id]
         self.best: Mapping[str, Any] | None = max(lines, key=lambda line: line["mean_return"], default=None)
         self.first: Mapping[str, Any] | None = next((line for line in lines if line["step"] == start), None)
         self.count = sum(line["step"] > start for line in lines)

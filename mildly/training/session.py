@@ -19,7 +19,7 @@ from mildly.data.select import without_episodes
 from mildly.device import resolve_device
 from mildly.environments import Simulator
 from mildly.errors import Stopped
-from mildly.evaluation.rollout import Evaluation, rollout
+from mildly.evaluation.rollout import Evaluation, EvaluationFailed, rollout
 from mildly.observation_space import ObservationSpace
 from mildly.policy import Policy
 from mildly.run import Plan, Run
@@ -29,7 +29,7 @@ from mildly.training.preflight import check_learned, check_reward, check_sizes, 
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import Events, check_events, events
-from mildly.training.trainer import OutOfMemory, SampledSource, Schedule, Source, Trainer
+from mildly.training.trainer import Monitor, OutOfMemory, SampledSource, Schedule, Source, Trainer
 
 
 class Evaluated(NamedTuple):
@@ -137,7 +137,7 @@ class Session:
                     progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
                 self.say = progress.say
                 self.begun()
-                trainer.train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
+                self._train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
             if self.failure:
                 raise self.failure
             for line in self._last_words() if trainer.complete and not quiet else ():
@@ -146,6 +146,13 @@ class Session:
         finally:
             torch.set_num_threads(threads)
         return self.run
+
+    def _train(self, monitor: Monitor, stop: Sequence[int]) -> None:
+        """Train, and say how to go on where evaluations fail."""
+        try:
+            self.trainer.train(monitor, stop)
+        except EvaluationFailed as error:
+            raise EvaluationFailed(f"{error} Go on with: {self.RESUME} {shlex.quote(str(self.run.path))}") from error
 
     def begun(self) -> None:
         """Called before the first step: here, nothing is left to do."""

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +22,7 @@ from mildly.algorithms.base import Algorithm, Metrics, Phase
 from mildly.data.batches import Sampler
 from mildly.device import peak_megabytes
 from mildly.errors import MildlyError
-from mildly.evaluation.rollout import Evaluation
+from mildly.evaluation.rollout import Evaluation, EvaluationFailed
 from mildly.run import Run, is_step
 from mildly.training import checkpoint
 from mildly.training.divergence import ValueWatch
@@ -41,6 +41,9 @@ class OutOfMemory(MildlyError):
 
 class SourceFailed(MildlyError):
     """An environment broke down; all before that is sound."""
+
+
+Failed = TypeVar("Failed", SourceFailed, EvaluationFailed)
 
 
 class Source(ABC):
@@ -185,6 +188,8 @@ class Trainer:
     def train(self, monitor: Monitor, stop: Sequence[int] = ()) -> None:
         """Train to the end, or until `stop` holds a signal, and leave a checkpoint of the step reached."""
         monitor.begin(self.phase, self.step)
+        if self._evaluation_due and not any(line["step"] == self.step for line in self.run.evaluations()):
+            self._evaluate(monitor)  # it failed, and the checkpoint is of before
         while not self.complete and not stop:
             if self.phase.name and self.phase_ended:
                 self.current, self.step = self.current + 1, 0
@@ -222,30 +227,43 @@ class Trainer:
         self.counts.update(metrics.keys())
         self.recent.append(metrics)
 
-    def _saved_after(self, error: SourceFailed) -> SourceFailed:
+    def _saved_after(self, error: Failed) -> Failed:
         """What to tell of an environment that broke down, after a checkpoint of all before that."""
         if not self.source.at_boundary:
             return error
         self._save()
-        return SourceFailed(f"{error} Nothing is lost: a checkpoint of step {self.step:,} is written.")
+        return type(error)(f"{error} Nothing is lost: a checkpoint of step {self.step:,} is written.")
 
     def _log_evaluate_save(self, monitor: Monitor) -> None:
         """What is due after a step. A phase evaluates nothing, since its policy is not yet one."""
         every, ended = self.schedule, self.phase_ended
-        last = ended and self.schedule.ends
-        if self.step % every.log_every == 0 or last:
+        if self.step % every.log_every == 0 or (ended and every.ends):
             self._log(monitor)
-        if self.evaluate and every.eval_every and not self.phase.name and (self.step % every.eval_every == 0 or last):
-            with self._timed("evaluation"):
-                self._finite_state()
-                result = self.evaluate(self.step)
-                self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
-                monitor.evaluated(self.step, result)
+        if self._evaluation_due:
+            self._evaluate(monitor)
         before = self.saved[1] if self.saved[0] == self.current else 0
         due = self.step // every.checkpoint_every > before // every.checkpoint_every
         due = due and not (self.watch and self.watch.suspicious)  # the last sound one may be needed
         if self.source.at_boundary and (due or ended):
             self._save()
+
+    @property
+    def _evaluation_due(self) -> bool:
+        """Whether the policy of this step is to be evaluated."""
+        every, last = self.schedule.eval_every, self.phase_ended and self.schedule.ends
+        return bool(self.evaluate and every and self.main_step and (self.step % every == 0 or last))
+
+    def _evaluate(self, monitor: Monitor) -> None:
+        """Where the environment fails, a checkpoint of this step remains; resumed, it is evaluated first."""
+        assert self.evaluate is not None
+        with self._timed("evaluation"):
+            self._finite_state()
+            try:
+                result = self.evaluate(self.step)
+            except EvaluationFailed as error:
+                raise self._saved_after(error) from error
+            self.run.append("evaluations.jsonl", {"step": self.step, **result.to_json()})
+            monitor.evaluated(self.step, result)
 
     def _log(self, monitor: Monitor) -> None:
         """Means since the last line. The one place where the device is waited for."""

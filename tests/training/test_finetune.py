@@ -518,6 +518,42 @@ def test_where_it_falls_too_low_it_stops_and_the_best_policy_is_back(trained: An
     assert [line["step"] for line in run.evaluations()] == [10, 15, 20]
 
 
+class Dearer(Plant):
+    """One that pays far more than `Judged` does here."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, _, *rest = super().step(action)
+        return seen, 100.0, *rest
+
+
+def test_another_environment_is_compared_with_its_own_start_alone(
+    trained: Any, tmp_path: Path, pays: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finetune(trained("sac", tmp_path / "run"), env=Dearer, steps=5, eval_every=5, quiet=True)
+    pays([1.0, 3.0])
+    finetune(run, env=Judged, steps=5, eval_every=5)
+    found = [(line["step"], line["env_id"], line["mean_return"]) for line in run.evaluations()]
+    assert found == [(10, "Dearer", 700.0), (15, "Dearer", 700.0), (15, "Judged", 7.0), (20, "Judged", 21.0)]
+    assert "warning" not in capsys.readouterr().err
+    best, policy = (run.path / name / "weights.safetensors" for name in ("best", "policy"))
+    assert best.read_bytes() == policy.read_bytes()
+
+
+def test_an_environment_that_fails_while_it_evaluates_leaves_a_checkpoint_and_is_evaluated_on_resuming(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, run = (trained("sac", tmp_path / name) for name in ("whole", "run"))
+    online(whole, env=Counted, steps=12, eval_every=4, episodes=1)
+    monkeypatch.setattr(Counted, "steps", 0)
+    monkeypatch.setattr(Counted, "breaks_at", 7 + 2 + 7 + 4 + 3)  # in the evaluation of step 16
+    with pytest.raises(MildlyError, match=f"RuntimeError the pump is stuck.* a checkpoint of step 16 .*{run.path}"):
+        online(run, env=Counted, steps=12, eval_every=4, episodes=1)
+    online(run, env=Counted, steps=12, eval_every=4, episodes=1)
+    assert [line["step"] for line in run.evaluations()] == [10, 12, 16, 20, 22]
+    assert run.evaluations() == whole.evaluations()
+    assert everything(run) == everything(whole)
+
+
 # Refusals
 
 
@@ -536,6 +572,8 @@ def test_what_cannot_be_meant_is_refused(trained: Any, tmp_path: Path, refused: 
     more = further(tmp_path / "more")
     refused(online, "give an environment to act in, or further logs", run=run, dataset=more)
     refused(online, "give an id, or a function that makes", run=run, env=Plant())
+    refused(finetune, "environments, noise: for steps in an env", run=run, dataset=more, environments=2, noise=0.2)
+    refused(online, "eval_every must be positive, since stop_below looks at", run=run, stop_below=0.0)
     refused(online, "share must be a number from 0 to 1, got 1.5", run=run, share=1.5)
     refused(online, "share_end needs a share", run=run, share_end=0.5)
     refused(online, "updates_per_step must be positive", run=run, updates_per_step=0.0)
@@ -571,6 +609,8 @@ def test_a_run_without_an_environment_says_what_to_give(trained: Any, tmp_path: 
     bare = dataclasses.replace(data, meta=dataclasses.replace(data.meta, env_id=None)).save(tmp_path / "bare")
     run = train_tiny("sac", tmp_path / "run", **{**FEW, "dataset": bare})
     refused(finetune, "names no environment to act in", "--env", "--dataset", run=run)
+    refused(finetune, "no environment to evaluate in", run=run, dataset=bare, stop_below=0.0, eval_every=2)
+    assert not run.plan().finetune
 
 
 def test_logs_of_other_columns_are_refused(trained: Any, tmp_path: Path, refused: Refused) -> None:
@@ -672,3 +712,16 @@ def test_the_command_goes_on_with_a_run_and_resumes_it(
     assert main(["finetune", str(run.path), "--steps", "20"]) == 0
     assert [line["step"] for line in run.evaluations()] == [10, 20, 30]
     assert mildly.finetune is finetune
+
+
+def test_a_model_of_the_environment_is_no_policy_to_go_on_with_or_to_evaluate(
+    tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = ["model", "fit", "pendulum-mixed", "--preset", "small", "--max-steps", "3", "--out", str(tmp_path / "model")]
+    assert main(fit) == 0
+    run = Run(tmp_path / "model")
+    before = run.plan()
+    for options in ({"env": Plant}, {"dataset": "pendulum-mixed"}):
+        refused(finetune, "holds a model of the environment (", "no policy to fine-tune", run=run, **options)
+    refused(mildly.evaluate, "holds a model of the environment (", run=run)
+    assert run.plan() == before

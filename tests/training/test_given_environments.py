@@ -185,3 +185,41 @@ def test_a_report_of_runs_that_nothing_evaluated_has_their_values_and_distance(
         assert number in said
         assert number in (tmp_path / "page.html").read_text()
     assert "Without an environment there is no score." in said
+
+
+class Stuck(Plant):
+    """One that breaks down in its n-th step of all."""
+
+    left_to_make = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Stuck.left_to_make -= 1
+        if Stuck.left_to_make == 0:
+            raise OSError("no connection")
+        return super().step(action)
+
+
+def test_a_training_whose_last_evaluation_fails_goes_on_with_that_evaluation(tmp_path: Path) -> None:
+    whole = train_tiny("bc", tmp_path / "whole", env=Plant, **FEW)
+    Stuck.left_to_make = 2 * 5 + 3  # two episodes of five steps each after two steps; then it fails
+    with pytest.raises(MildlyError, match=r"'Stuck' failed in an evaluation: OSError no connection") as caught:
+        train_tiny("bc", tmp_path / "run", env=Stuck, **FEW)
+    assert "a checkpoint of step 4 is written" in str(caught.value)
+    assert f"Go on with: mildly train --resume {tmp_path / 'run'}" in str(caught.value)
+    run = resume(tmp_path / "run", env=Plant)
+    assert run.evaluations()[1:] == whole.evaluations()[1:]
+    assert [line["step"] for line in run.evaluations()] == [2, 4]
+    changed = "evaluations.jsonl"  # the first evaluation names the other environment
+    assert {**content(run.path), changed: None} == {**content(whole.path), changed: None}
+
+
+def test_a_reward_that_is_no_number_is_told_and_never_recorded(tmp_path: Path) -> None:
+    class Unpaid(Plant):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            seen, _, *rest = super().step(action)
+            return seen, float("nan"), *rest
+
+    with pytest.raises(MildlyError, match="'Unpaid' gave a reward that is no finite number"):
+        train_tiny("bc", tmp_path / "run", env=Unpaid, **FEW)
+    assert not (tmp_path / "run" / "evaluations.jsonl").exists()
+    assert resume(tmp_path / "run", env=Plant).evaluations()[0]["step"] == 2
