@@ -46,7 +46,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listing: str = "") 
     The names that exist are listed, unless there is a command, `listing`, that shows them.
     """
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    bare = {known_name.lstrip("-"): known_name for known_name in names}  # dashes that all have make all look alike
+    near = [bare[found] for found in get_close_matches(name.lstrip("-"), bare, n=1)]
     hint = f" Did you mean '{near[0]}'?" if near else ""
     known_ones = f"'{listing}' shows those there are." if listing else f"Known: {', '.join(names)}."
     return MildlyError(f"unknown {kind} '{name}'.{hint} {known_ones}")

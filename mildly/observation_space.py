@@ -207,7 +207,7 @@ def _by_name(given: Any, columns: Sequence[str], names: Sequence[str]) -> Array:
     missing = [name for name in names if name not in columns]
     for name in columns:
         if name not in names:
-            raise unknown_name("observation column", str(name), missing or names)
+            raise unknown_name("observation column", str(name), names)
     if missing:
         raise MildlyError(f"observations lack {', '.join(map(repr, missing[:_SHOWN]))}, of {len(names)} columns.")
     try:

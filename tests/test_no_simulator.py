@@ -153,7 +153,7 @@ def test_a_run_goes_on_where_there_is_no_simulator_and_is_evaluated_again_where_
         patch.setitem(sys.modules, "gymnasium", None)
         resume(run.path, steps=4)
     resume(run.path, steps=6)
-    assert [line["step"] for line in run.evaluations()] == [2, 6]
+    assert [line["step"] for line in run.evaluations()] == [2, 4, 6]  # what was due is made up for
 
 
 def test_without_mujoco_alone_a_training_goes_on_as_well(

@@ -15,6 +15,7 @@ from mildly.errors import MildlyError, Stopped, tell
 from mildly.files import atomic_write, writable
 from mildly.paper.reproductions import (
     EVAL_EVERY,
+    METHODS,
     REPRODUCTIONS,
     SEEDS,
     STEPS,
@@ -176,6 +177,11 @@ def _show_table(
             with atomic_write(writable(target)) as unfinished:
                 unfinished.write_text(render(filled), encoding="utf-8")
             out.print(f"written: {target}")
+    if not filled.cells:
+        folders = [options.out or f"runs/paper/{reproduction.name}", *options.runs]
+        few = f"--datasets {reproduction.datasets[0]} --steps 20000 --seeds 1"
+        some = f"mildly paper {reproduction.name} --algorithms {METHODS[reproduction.methods[0]]} {few}"
+        out.print(f"no runs in {', '.join(folders)} (more folders: --runs). For a first cell: {some}")
 
 
 def _text_table(filled: ScoreTable) -> object:

@@ -52,7 +52,7 @@ class SweepOptions:
     threads: int = 1
     """CPU threads per job."""
     retries: int = 2
-    """How often a failed job is run again, from its last checkpoint."""
+    """How often a failed job is run again, from its last checkpoint; not if its training diverged."""
     ray: str | None = None
     """Address of a Ray cluster to run on: HOST:PORT, or auto for the one that runs here."""
     dry_run: Annotated[bool, Mark.NO_NEGATIVE] = False

@@ -17,7 +17,8 @@ from mildly.run import Plan, Run
 FINAL = 10
 """Evaluations at the end of a run whose mean is its score (the paper's protocol)."""
 SCORE_RULE = f"the mean of a run's last {FINAL} evaluations, of those in the second half of its steps"
-"""What a score is, in words: a short run has few evaluations, and the first are of a policy that is hardly trained."""
+"""What a score is, in words: a short run has few evaluations, and the first are of a policy that is hardly trained. In
+a fine-tuned run, the steps are those of its last part."""
 
 
 def std_over_seeds(values: Sequence[float] | Array) -> float | None:
@@ -25,9 +26,13 @@ def std_over_seeds(values: Sequence[float] | Array) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def final_mean(evaluations: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """A value's mean over the evaluations that make a run's score; None where there is none."""
-    values = [line[name] for line in evaluations[-FINAL:] if 2 * line["step"] > evaluations[-1]["step"]]
+def final_mean(evaluations: Sequence[Mapping[str, Any]], name: str, start: int = 0) -> float | None:
+    """A value's mean over the evaluations that make a run's score; None where there is none.
+
+    `start` is the step at which the part that counts began.
+    """
+    last = evaluations[-1]["step"] if evaluations else start
+    values = [line[name] for line in evaluations[-FINAL:] if 2 * (line["step"] - start) > last - start]
     return float(np.mean(values)) if values and None not in values else None
 
 
@@ -53,12 +58,17 @@ class Result:
     @property
     def score(self) -> float | None:
         """Mean normalized score of the last ten evaluations in the second half of the steps; None without a score."""
-        return final_mean(self.evaluations, "score")
+        return final_mean(self.evaluations, "score", self.start)
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of those evaluations."""
-        return final_mean(self.evaluations, "mean_return")
+        return final_mean(self.evaluations, "mean_return", self.start)
+
+    @property
+    def start(self) -> int:
+        """The step at which the last part that was evaluated began: what came before fine-tuning is not averaged."""
+        return max((stage.start for stage in self.plan.finetune if stage.start < self.step), default=0)
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:

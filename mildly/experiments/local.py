@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from mildly.experiments.process import WorkerTask, log_tail, start, terminate
+from mildly.experiments.process import DIVERGED, WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
 
 _POLL_SECONDS = 0.05
@@ -36,13 +36,14 @@ def run_locally(
                 del running[task.name]
                 if code == 0:
                     progress.counts.done += 1
-                elif attempts[task.name] <= retries:
+                elif attempts[task.name] <= retries and code != DIVERGED:
                     progress.say(f"{task.name}: ended with code {code}, is run again")
                     waiting.appendleft(task)
                 else:
                     failed[task.name] = log_tail(task.log)
                     progress.counts.failed += 1
-                    progress.say(f"{task.name}: failed {attempts[task.name]} time(s), see {task.log}")
+                    how = "diverged" if code == DIVERGED else f"failed {attempts[task.name]} time(s)"
+                    progress.say(f"{task.name}: {how}, see {task.log}")
             progress.refresh(task for task, _ in running.values())
         for _, process in running.values():
             process.terminate()  # all at once, so that they write their checkpoints side by side

@@ -32,7 +32,7 @@ import numpy as np
 
 from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.errors import MildlyError
-from mildly.experiments.process import WorkerTask, log_tail, start, terminate
+from mildly.experiments.process import DIVERGED, WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
 
 _POLL_SECONDS = 0.2
@@ -43,6 +43,10 @@ _KEPT_SECONDS = 24 * 3600.0  # that a copy which nobody uses is kept, if its swe
 
 class _JobFailed(Exception):
     """A job's process ended with an error; Ray runs it again."""
+
+
+class _JobDiverged(Exception):
+    """A job's training diverged, and would again."""
 
 
 @contextmanager
@@ -77,7 +81,7 @@ def run_on_ray(
     tasks: Sequence[WorkerTask], ray: Any, *, threads: int, retries: int, progress: SweepProgress, stop: Sequence[int]
 ) -> dict[str, str]:
     """Run all tasks on a cluster, or until `stop` holds a signal. Returns failed ones with the ends of their logs."""
-    job = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=True)(_run_on_node)
+    job = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=[_JobFailed, OSError])(_run_on_node)
     shared = {folder: _share(ray, folder) for folder in dict.fromkeys(task.dataset for task in tasks)}
     before = {task.name: _size(task.log) for task in tasks}
     open_tasks = {job.remote(dataclasses.asdict(task), shared[task.dataset]): task for task in tasks}
@@ -162,6 +166,8 @@ def _run_to_end(task: WorkerTask) -> None:
     except BaseException:
         terminate(process)
         raise
+    if process.returncode == DIVERGED:
+        raise _JobDiverged(task.name)
     if process.returncode != 0:
         raise _JobFailed(f"{task.name}: ended with code {process.returncode}")
 

@@ -17,6 +17,8 @@ from typing import Any
 from mildly.files import parse_json
 from mildly.training import checkpoint
 
+DIVERGED = 3
+"""The exit code of a job that diverged: it would diverge again, so it is not run again."""
 _TAIL_BYTES = 1 << 16  # the last lines of a file are searched in these
 _TAIL_LINES = 8  # of a failed job's log
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mildly.errors import MildlyError, Stopped, tell
-from mildly.experiments.process import WorkerTask
+from mildly.experiments.process import DIVERGED, WorkerTask
 from mildly.run import Run
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _WAIT_SECONDS = 120.0  # for an earlier process of the job to write its checkpoi
 
 
 def main() -> int:
-    """Read the task and train; returns an exit code as `mildly train` does."""
+    """Read the task and train; returns an exit code as `mildly train` does, but one of its own if it diverged."""
     task = WorkerTask(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_watch_pipe, args=(sys.stdin.fileno(),), daemon=True).start()
 
@@ -33,8 +33,15 @@ def main() -> int:
         return stopped.exit_code
     except MildlyError as error:
         tell(f"error: {error}")
-        return 2
+        return exit_code(error)
     return 0
+
+
+def exit_code(error: MildlyError) -> int:
+    """What the process of the sweep is told of an error."""
+    from mildly.training.trainer import Diverged
+
+    return DIVERGED if isinstance(error, Diverged) else 2
 
 
 def _watch_pipe(pipe: int) -> None:

@@ -14,7 +14,8 @@ from mildly.report.reading import Record, Unreadable
 SCORE_NOTE = f"A score is {SCORE_RULE}; ± is the standard deviation over seeds (n - 1)."
 UNSCORED_NOTE = (
     "Without an environment there is no score. Value: what the critics give the data's actions at the end. Distance: "
-    "that of the policy's actions from the data's, root mean square, on a scale from -1 to 1. Neither is a score."
+    "that of the policy's draws from the data's actions, root mean square, where actions go from -1 to 1. Neither is a "
+    "score."
 )
 
 

@@ -170,6 +170,11 @@ class EnvironmentSource(Source):
         self.episodes[i], self.ended[i] = self.started, False
         self.started += 1
 
+    @property
+    def where(self) -> str:
+        """The environment, and how many of them, in words."""
+        return self.simulator.name if len(self.envs) == 1 else f"{len(self.envs)} of {self.simulator.name}"
+
     def _reset(self, i: int, episode: int) -> Array:
         return _sound(self.envs[i].reset(seed=self.episode_seed(episode))[0])
 

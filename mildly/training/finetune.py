@@ -349,6 +349,7 @@ class Finetuning(Session):
     def begun(self) -> None:
         """The evaluation that fine-tuning is compared with, if there is none of this very step."""
         if isinstance(self.trainer.source, EnvironmentSource):
+            self.say(f"online: it acts in {self.trainer.source.where} for {self.stage.steps:,} steps")
             for note in self.trainer.source.notes:
                 self.say(note)
         if self.simulator is None or not self.stage.eval_every:
@@ -370,6 +371,9 @@ class Finetuning(Session):
             if self.net.fallen:
                 stop.append(0)
         super().call_back(stop, step, result)
+
+    def _last_words(self) -> list[str]:
+        return [*super()._last_words(), *(self.net.summary() if self.net is not None else [])]
 
     def ended(self, stop: Sequence[int]) -> None:
         """Put the best policy back, where it is time for that."""

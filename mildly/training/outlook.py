@@ -19,6 +19,7 @@ from mildly.run import Plan, Run
 
 _ROWS = 10_000  # of the data, on which the policy is asked
 _AT_BOUND = 0.99  # in [-1, 1]
+_FAR = 0.5  # of what the log's rewards come to, by which the critics' values may differ from it
 _SMALL = 1_000_000  # rows of data whose returns are computed without a wait
 
 
@@ -49,14 +50,24 @@ def outlook(run: Run, plan: Plan, data: Dataset, policy: Policy, warnings: Seque
     ]
 
 
-def earned_by_the_log(data: Dataset) -> list[str]:
-    """What a policy's returns compare with: those of the logged episodes, as far as they are known."""
+def earned_by_the_log(data: Dataset, last: Mapping[str, Any], steps: int) -> list[str]:
+    """What a policy's returns compare with: those of the logged episodes, as far as they are known.
+
+    Args:
+        data: the log.
+        last: the last evaluation.
+        steps: those of the training, of which the last evaluation may lack some.
+    """
     returns = data.known_returns()
     if not np.isfinite(returns).all():
         return []
     scores = data.score(returns)
     score = "" if scores is None else f", normalized score {scores.mean():.1f}, best {scores.max():.1f}"
-    return [f"the log's own episodes: mean return {returns.mean():.1f}, best {returns.max():.1f}{score}"]
+    said = [f"the log's own episodes: mean return {returns.mean():.1f}, best {returns.max():.1f}{score}"]
+    same = last["step"] == steps and last["env_id"] == data.meta.env_id
+    if same and last["mean_return"] < returns.mean():
+        said.append("this policy earns less than the log did: more steps may help (--resume RUN --steps N)")
+    return said
 
 
 def _next_steps(run: Run, plan: Plan, *, look: bool) -> Iterator[str]:
@@ -102,5 +113,8 @@ def _values(plan: Plan, data: Dataset, last: Mapping[str, Any], reward_scale: fl
     seen = ""
     if "gamma" in plan.config and len(data) <= _SMALL:
         value, weight = discounted_returns(data, float(plan.config["gamma"]))
-        seen = f"; the log's own discounted rewards come to {reward_scale * (value * weight).sum() / weight.sum():.4g}"
+        earned = reward_scale * (value * weight).sum() / weight.sum()
+        seen = f"; the log's own discounted rewards come to {earned:.4g}"
+        if abs(last["q_data"] - earned) > _FAR * abs(earned):
+            seen += ". That is far apart: after few steps critics have not learned yet; after many, they err"
     return [f"- values: the critics give the logged actions {last['q_data']:.4g}{own}{seen}"]

@@ -27,6 +27,7 @@ class TrainingProgress:
         self.run = f"{plan.algorithm} on {plan.data.name}"
         self.title, self.steps = self.run, plan.steps
         self.score = self.at_most = ""
+        self.left = "left"
         self.details = ""
         self.first, self.began = start, time.monotonic()
         self.shown, self.shown_at = self.began, start
@@ -74,12 +75,13 @@ class TrainingProgress:
         name, steps = phase.name, phase.steps
         self.title, self.steps = f"{self.run if not self.bar else short}{f', {name}' if name else ''}", steps
         self.at_most = "at most " if name and phase.finished is not None else ""
+        self.left = "left of this phase" if name else "left"
         self.first, self.began = step, time.monotonic()
         self.shown, self.shown_at, self.step, self.details = self.began, step, step, ""
         if self.bar:
             self.bar.update(self.task, description=self.title, total=steps, completed=step, speed="", details="")
         elif name and step < steps:
-            self.say(f"{self.title}: {self.at_most}{steps} steps first" + (f", from step {step}" if step else ""))
+            self.say(f"{self.title}: {self.at_most}{steps:,} steps first" + (f", from step {step:,}" if step else ""))
 
     def tick(self, step: int) -> None:
         """A step has been made; shown if the last look is long enough ago."""
@@ -103,7 +105,8 @@ class TrainingProgress:
     def _show(self, step: int) -> None:
         self.shown, self.shown_at = time.monotonic(), step
         speed = (step - self.first) / max(self.shown - self.began, 1e-9)
-        pace = f"{speed:.1f} steps/s  {self.at_most}{_clock((self.steps - step) / max(speed, 1e-9))} left"
+        rest = f"{self.at_most}{_clock((self.steps - step) / speed)} {self.left}" if speed else ""
+        pace = f"{speed:.1f} steps/s  {rest}".rstrip()
         losses = "" if self.bar and not self.wide else self.details
         details = "  ".join(part for part in (self.score, losses) if part)
         if self.bar:

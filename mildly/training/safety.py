@@ -56,6 +56,15 @@ class SafetyNet:
             )
         return ""
 
+    def summary(self) -> list[str]:
+        """What it began with, and the best since."""
+        if self.first is None or self.best is None:
+            return []
+        return [
+            f"before fine-tuning: {_words(self.first)}; best policy since, of step {self.best['step']:,}: "
+            f"{_words(self.best)}, in {self.folder}"
+        ]
+
     def roll_back(self) -> str:
         """Put the best policy in the place of the last; what was done."""
         assert self.best is not None

@@ -131,7 +131,7 @@ class Session:
                 closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
                 TrainingProgress(self.plan, self.run.path, trainer.main_step, where, quiet=quiet) as progress,
             ):
-                for line in [*self.notes, *trainer.notes]:
+                for line in [*self.notes, *self._phases_ahead(), *trainer.notes]:
                     progress.say(line)
                 if trainer.complete:
                     progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
@@ -154,6 +154,15 @@ class Session:
         except EvaluationFailed as error:
             raise EvaluationFailed(f"{error} Go on with: {self.RESUME} {shlex.quote(str(self.run.path))}") from error
 
+    def _phases_ahead(self) -> list[str]:
+        """All steps at a glance, where phases come before the main ones."""
+        *before, main = self.trainer.phases
+        if not before or self.trainer.main_step:
+            return []
+        at_most = ["at most " if phase.finished is not None else "" for phase in before]
+        named = [f"{most}{phase.steps:,} of {phase.name}" for most, phase in zip(at_most, before, strict=True)]
+        return [f"steps: {', '.join(named)}, then {main.steps:,} of {self.plan.algorithm} itself"]
+
     def begun(self) -> None:
         """Called before the first step: here, nothing is left to do."""
 
@@ -164,9 +173,10 @@ class Session:
 
     def _last_words(self) -> list[str]:
         """What the evaluations compare with; without any, what else is known of the policy."""
+        evaluated = self.run.evaluations()
         if self._is_blind():
             return outlook(self.run, self.plan, self.data, self.algorithm.policy(self.plan.data), self.warnings)
-        return earned_by_the_log(self.data) if self.run.evaluations() else []
+        return earned_by_the_log(self.data, evaluated[-1], self.plan.steps) if evaluated else []
 
     def _is_blind(self) -> bool:
         """Whether nothing says how well the policy acts, though somebody may have expected it."""

@@ -212,8 +212,9 @@ def test_train_then_evaluate_in_other_processes_with_progress_as_plain_lines(tmp
     log = load_dataset("pendulum-mixed")
     mean, scores = log.episode_returns().mean(), log.score(log.episode_returns())
     assert scores is not None
-    assert f"the log's own episodes: mean return {mean:.1f}" in progress[-1]
-    assert progress[-1].endswith(f"normalized score {scores.mean():.1f}, best {scores.max():.1f}")
+    (earned,) = (line for line in progress if line.startswith("the log's own episodes"))
+    assert f"mean return {mean:.1f}" in earned
+    assert earned.endswith(f"normalized score {scores.mean():.1f}, best {scores.max():.1f}")
 
     shown = mildly("evaluate", "runs/a[b]:cat:", "--episodes", "2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -234,6 +235,7 @@ def test_phases_are_told_and_shown_with_counts_of_their_own(tmp_path: Path, caps
     assert main(train_args("mcq", tmp_path / "run", **{"steps": 50, **phases})) == 0
     told = [" ".join(line.split()[:7]).rstrip(":") for line in capsys.readouterr().err.splitlines()[1:]]
     starts = [
+        "steps: 20 of behavior model, 30 of",
         "mcq on pendulum-mixed, behavior model: 20 steps",
         "mcq on pendulum-mixed, behavior model 20/20",
         "mcq on pendulum-mixed, bc warm-up: 30 steps",
@@ -241,8 +243,8 @@ def test_phases_are_told_and_shown_with_counts_of_their_own(tmp_path: Path, caps
         "mcq on pendulum-mixed 50/50",
         "the log's own episodes: mean return",
     ]
-    assert len(told) == len(starts)
-    assert all(line.startswith(start) for line, start in zip(told, starts, strict=True)), told
+    assert all(line.startswith(start) for line, start in zip(told, starts, strict=False)), told
+    assert len(told) - len(starts) in (0, 1)  # after so few steps it may earn less than the log, and is told so
 
 
 def test_evaluate_shows_every_episode_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

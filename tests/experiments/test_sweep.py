@@ -52,7 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         except MildlyError as error:
             with task.log.open("a") as log:
                 log.write(f"error: {error}\n")
-            return Finished(2)
+            return Finished(worker.exit_code(error))
         return Finished(0)
 
     monkeypatch.setattr(local, "start", start)
@@ -154,14 +154,15 @@ def test_more_steps_prolong_a_run_and_fewer_or_other_fields_are_refused(tmp_path
     assert len(started) == 2
 
 
-def test_a_failed_job_is_run_again_reported_with_the_end_of_its_log_and_does_not_stop_the_others(
+def test_a_diverged_job_is_not_run_again_but_reported_with_the_end_of_its_log_and_does_not_stop_the_others(
     tmp_path: Path, started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = write_spec(tmp_path / "spec.toml", "actor_lr = [1e30, 0.001]", steps=20)
     code = main(["sweep", str(spec), "--out", str(tmp_path / "out"), "--retries", "1", "--workers", "1"])
     out, err = capsys.readouterr()
     assert code == 1
-    assert started == ["bc/pendulum-mixed/actor_lr=1e+30/seed-0"] * 2 + ["bc/pendulum-mixed/actor_lr=0.001/seed-0"]
+    assert started == ["bc/pendulum-mixed/actor_lr=1e+30/seed-0", "bc/pendulum-mixed/actor_lr=0.001/seed-0"]
+    assert "bc/pendulum-mixed/actor_lr=1e+30/seed-0: diverged, see" in err
     assert "failed: bc/pendulum-mixed/actor_lr=1e+30/seed-0" in err
     assert "error: training diverged" in err
     assert "1 of 2 jobs complete" in out

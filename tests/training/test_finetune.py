@@ -25,6 +25,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.environments import Simulator
 from mildly.errors import MildlyError
+from mildly.evaluation.results import load_results
 from mildly.policy import load_policy
 from mildly.run import Run
 from mildly.stage import Stage
@@ -260,6 +261,32 @@ def test_one_curve_goes_on_from_the_offline_steps(trained: Any, tmp_path: Path) 
     assert [line["step"] for line in run.evaluations()] == [5, 10, 15, 20]
     assert run.plan().offline_steps == 10
     assert run.plan().finetune[0].words == "10 online"
+
+
+def test_the_score_of_a_fine_tuned_run_is_that_of_its_last_part_alone(trained: Any, tmp_path: Path) -> None:
+    run = trained("sac", tmp_path / "run", eval_every=5, env=Plant)
+    (offline,) = load_results([run.path])
+    assert offline.mean_return == run.evaluations()[-1]["mean_return"]  # of steps 5 and 10
+    online(run, steps=20)
+    (result,) = load_results([run.path])
+    returns = {line["step"]: line["mean_return"] for line in run.evaluations()}
+    assert list(returns) == [5, 10, 15, 20, 25, 30]
+    assert result.mean_return == pytest.approx((returns[25] + returns[30]) / 2)
+    assert result.mean_return != pytest.approx((returns[20] + returns[25] + returns[30]) / 3)
+
+
+def test_fine_tuning_says_where_it_acts_what_it_began_with_and_what_was_best(
+    trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = online(trained("sac", tmp_path / "run"), steps=8, eval_every=4, environments=2, quiet=False)
+    said = capsys.readouterr().err
+    assert "online: it acts in 2 of Plant for 8 steps" in said
+    lines = run.evaluations()
+    best = max(lines, key=lambda line: line["mean_return"])
+    assert (
+        f"before fine-tuning: return {lines[0]['mean_return']:.1f}; best policy since, of step {best['step']}: "
+        f"return {best['mean_return']:.1f}, in {run.path / 'best'}"
+    ) in said
 
 
 # Resuming

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import content, train_tiny
+from conftest import content, make_dataset, train_tiny
 
 import mildly
 from mildly.cli import main
 from mildly.environments import Simulator
 from mildly.errors import MildlyError
 from mildly.training.offline import Evaluated, resume
+from mildly.training.outlook import earned_by_the_log
 
 FEW: dict[str, Any] = {"steps": 4, "eval_every": 2, "log_every": 2, "checkpoint_every": 100, "episodes": 2}
 
@@ -223,3 +225,15 @@ def test_a_reward_that_is_no_number_is_told_and_never_recorded(tmp_path: Path) -
         train_tiny("bc", tmp_path / "run", env=Unpaid, **FEW)
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
     assert resume(tmp_path / "run", env=Plant).evaluations()[0]["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("earned", "env_id", "step", "less"),
+    [(-0.1, "E-v0", 9, True), (0.1, "E-v0", 9, False), (-9, "F-v0", 9, False), (-9, "E-v0", 8, False)],
+)
+def test_a_policy_that_earns_less_than_its_log_is_told_so(earned: float, env_id: str, step: int, less: bool) -> None:
+    data = dataclasses.replace(made := make_dataset(), meta=dataclasses.replace(made.meta, env_id="E-v0"))
+    mean = data.episode_returns().mean()
+    said = earned_by_the_log(data, {"step": step, "env_id": env_id, "mean_return": mean + earned}, 9)
+    assert said[0].startswith(f"the log's own episodes: mean return {mean:.1f}")
+    assert said[1:] == ["this policy earns less than the log did: more steps may help (--resume RUN --steps N)"] * less

@@ -44,6 +44,8 @@ def test_lines_name_the_phase_and_count_its_steps(plan: Plan, capsys: pytest.Cap
     ]
     assert [part[1] for part in parts if len(part) > 1] == ["40/40", "29/30", "5/5"]
     assert parts[1][-1] == "loss_bc 0.25"
+    assert "left of this phase" in said[1]
+    assert "phase" not in said[4]
     assert "loss_bc" not in said[3] + said[4]  # what was shown of a phase is not said of the next
 
 
@@ -74,8 +76,8 @@ def test_speed_is_that_of_the_phase_itself(
         shown.tick(300)
     said = [line for line in capsys.readouterr().err.splitlines() if "steps/s" in line]
     assert ["  ".join(line.split("  ")[1:4]).rstrip() for line in said] == [
-        "20/40  1.0 steps/s  0:00:20 left",
-        "40/40  1.0 steps/s  0:00:00 left",
+        "20/40  1.0 steps/s  0:00:20 left of this phase",
+        "40/40  1.0 steps/s  0:00:00 left of this phase",
         "300/500  10.0 steps/s  0:00:20 left",
     ]
 
