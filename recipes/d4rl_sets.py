@@ -114,7 +114,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def recorded(path: Path, rows: Iterator[dict[str, Any]], show: Callable[[str], None] = print) -> None:
-    """Write the facts of all sets, a line each, unless they are known; those of sets that are not among the rows stay."""
+    """Write the facts of all sets that are new or differ, a line each; what else is in the file stays."""
     known = {row["name"]: row for row in json.loads(path.read_text())["sets"]} if path.exists() else {}
     for row in rows:
         before = known.get(row["name"])
