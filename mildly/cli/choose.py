@@ -93,8 +93,7 @@ def print_choice(found: Choice) -> None:
         rows.add_row(each.run, f"{value.value:.4g}", interval, over, f"{100 * each.covered.share:.0f} %")
     out.print(rows)
     out.print()
-    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in found.weights.items())
-    out.print(f"Estimators by weight: {weights}." + (" Not graded on this log." if found.grading is None else ""))
+    out.print(found.basis)
     if found.grading is not None:
         out.print(found.grading.verdict())
     for note in found.notes:

@@ -179,6 +179,6 @@ def _print_grading(found: Grading) -> None:
     out.print(grades)
     out.print()
     for name, one in found.grades.items():
-        if one.failure:
+        if one.failure and not found.alike:
             out.print(f"{name} fails on this log: {one.failure}")
     out.print(found.verdict())

@@ -71,6 +71,17 @@ class Choice:
     projection: Array
     """Where the states of the coverage lie on a map, (states, 2): along the two directions of largest variance."""
 
+    @property
+    def basis(self) -> str:
+        """Which estimators are behind the values, in words."""
+        if self.grading is not None and self.grading.best is not None:
+            return f"Estimators by weight: {', '.join(f'{name} {each:.2f}' for name, each in self.weights.items())}."
+        if self.grading is None:
+            reason = "The estimators were not graded on this log"
+        else:
+            reason = f"No estimator {'could be graded' if self.grading.alike else 'passed'} on this log"
+        return f"{reason}: the values are fqe's alone, which no grade backs."
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; the map is left out."""
         plain = {name: value for name, value in vars(self).items() if name != "projection"}
@@ -131,7 +142,7 @@ def choose(
                 out=folder / "grade",
                 say=say,
             )
-        weights = {"fqe": 1.0} if grading is None or grading.alike else _weights(grading)
+        weights = _weights(grading)
         log, found = _judged(policies, judging, gamma, weights, settings, folder, say)
     ranked = sorted(found, key=lambda each: -each.value.value if math.isfinite(each.value.value) else math.inf)
     deploy, words = verdict(ranked, grading)
@@ -224,14 +235,15 @@ def verdict(ranked: Sequence[Candidate], grading: Grading | None) -> tuple[str |
             f"Do not deploy {best.run} yet, though it is estimated at {gain}: every estimator behind that number "
             "doubts itself. Give the estimates more work, or test it in small steps."
         )
-    doubt = "" if grading is not None and not grading.alike else " No grading on this log backs the estimate."
+    doubt = "" if grading is not None and grading.best is not None else " No grading on this log backs the estimate."
     return best.run, f"Deploy {best.run}: it is estimated at {gain}.{doubt}"
 
 
-def _weights(grading: Grading) -> dict[str, float]:
-    """By the grades; where every estimator failed, fqe alone is shown."""
-    graded = {name: grade.weight for name, grade in grading.grades.items()}
-    return graded if any(graded.values()) else {"fqe": 1.0}
+def _weights(grading: Grading | None) -> dict[str, float]:
+    """By the grades; where no estimator has passed one, fqe alone is shown."""
+    if grading is None or grading.best is None:
+        return {"fqe": 1.0}
+    return {name: grade.weight for name, grade in grading.grades.items()}
 
 
 def _common_gamma(plans: Mapping[str, Plan | None]) -> float:

@@ -40,6 +40,7 @@ from mildly.ope.settings import QUICK, Settings
 
 _RANKED = 0.3  # rank correlation below which an estimator does not tell better from worse
 _ALIKE = 2.0  # times the noise of the groups' returns; groups that differ by less grade nothing
+_UNGRADED = "not graded: the groups earned alike"
 GUESS = "the rest's return"
 
 
@@ -70,7 +71,7 @@ class Grade:
     interval_coverage: float
     """Share of groups whose interval held the truth; it should be 0.95."""
     weight: float
-    """In a mean of all estimators; 0 where it failed."""
+    """In a mean of all estimators; 0 where it failed, and where nothing could be graded."""
     failure: str
     """Why it must not be believed on this log; empty where it passed."""
 
@@ -91,7 +92,7 @@ class Grading:
 
     @property
     def best(self) -> str | None:
-        """The estimator with the most weight; None where all failed."""
+        """The estimator with the most weight; None where all failed, and where nothing could be graded."""
         passed = [name for name, grade in self.grades.items() if grade.weight > 0]
         return max(passed, key=lambda name: self.grades[name].weight, default=None)
 
@@ -183,9 +184,12 @@ def grading(dataset: str, by: str, gamma: float, held: Sequence[Held]) -> Gradin
     guess_error = _root_mean_square(np.array([each.guess for each in held]) - truth)
     names = held[0].estimates
     made = {name: _grade([each.estimates[name] for each in held], held, guess_error) for name in names}
-    total = sum(grade.weight for grade in made.values())
-    grades = {name: dataclasses.replace(grade, weight=grade.weight / (total or 1.0)) for name, grade in made.items()}
     alike = bool(truth.var(ddof=1) < _ALIKE * (noise**2).mean())
+    if alike:
+        grades = {name: dataclasses.replace(grade, weight=0.0, failure=_UNGRADED) for name, grade in made.items()}
+    else:
+        total = sum(grade.weight for grade in made.values()) or 1.0
+        grades = {name: dataclasses.replace(grade, weight=grade.weight / total) for name, grade in made.items()}
     return Grading(dataset, by, gamma, tuple(held), grades, guess_error, alike)
 
 

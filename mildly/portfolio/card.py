@@ -114,7 +114,7 @@ def _belief(solution: Solution) -> Iterator[str]:
                 f"{name} ({_ESTIMATORS[name]})" if name in _ESTIMATORS else name,
                 f"{one.error:.3g}",
                 f"{one.rank_correlation:.2f}",
-                f"{one.weight:.2f}",
+                f"{choice.weights.get(name, 0.0):.2f}",
                 _plain(one.failure) or "passed",
             )
             for name, one in grading.grades.items()
@@ -123,8 +123,9 @@ def _belief(solution: Solution) -> Iterator[str]:
         yield _table(("estimator", "off by", "rank correlation", "weight", "on this log"), rows)
         yield (
             "*Guessing* is to say that a group earned what the others did. An estimator passes that is off by less and "
-            "tells better groups from worse (a rank correlation of 1 is perfect, 0 is chance). What fails has no "
-            "weight in the values above."
+            "tells better groups from worse (a rank correlation of 1 is perfect, 0 is chance). *Weight* is what it "
+            "counts in the values above"
+            + (": what fails has none." if grading.best is not None else f". {_plain(choice.basis)}")
         )
         yield _plain(grading.verdict())
     doubts = [f"{each.run}: {doubt}" for each in choice.candidates for doubt in each.value.doubts]

@@ -88,8 +88,8 @@ def _maps(choice: Choice) -> Iterator[Html]:
 
 
 def _grades(choice: Choice) -> Iterator[Html]:
+    yield paragraph(choice.basis)
     if choice.grading is None:
-        yield paragraph("Not graded: fqe is believed as it is.")
         return
     yield paragraph(choice.grading.verdict())
     head = ("estimator", "bias", "error", "rank correlation", "intervals that held", "weight", "")
@@ -100,7 +100,7 @@ def _grades(choice: Choice) -> Iterator[Html]:
             f"{one.error:.3g}",
             f"{one.rank_correlation:.2f}",
             f"{100 * one.interval_coverage:.0f} %",
-            f"{one.weight:.2f}",
+            f"{choice.weights.get(name, 0.0):.2f}",
             one.failure,
         )
         for name, one in choice.grading.grades.items()

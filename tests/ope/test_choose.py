@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from logs import periods
 import mildly
 from mildly.actors import DeterministicActor
 from mildly.cli import main
+from mildly.cli.choose import print_choice
 from mildly.data.select import held_out, without_episodes
 from mildly.ope.choose import Candidate, combined, gain_over, verdict
 from mildly.ope.coverage import Coverage
@@ -21,6 +24,7 @@ from mildly.ope.evaluate import judging_data, plan_of
 from mildly.ope.grade import Held, grading
 from mildly.ope.settings import Settings
 from mildly.policy import Policy
+from mildly.report.choice import render
 from mildly.training.offline import resume, train
 
 QUICK = Settings(steps=500, density_steps=5, hidden_dims=(32,), replications=100)
@@ -203,6 +207,28 @@ def test_the_command_prints_a_verdict_and_writes_a_page(tmp_path, capsys):
     assert "<b>down" not in page
     assert page.count("<svg") == 3
     assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("hidden", "reason"),
+    [(False, "No estimator could be graded on this log"), (True, "No estimator passed on this log")],
+)
+def test_where_no_estimator_has_a_grade_screen_and_page_say_that_the_values_are_fqe_s_alone(
+    tmp_path, capsys, hidden, reason
+):
+    log = periods(hidden)
+    if not hidden:  # what was earned is luck, and the same in all periods
+        log = dataclasses.replace(log, rewards=np.random.default_rng(0).normal(size=len(log)).astype(np.float32))
+    few = dataclasses.replace(QUICK, steps=5, hidden_dims=(4,))
+    found = mildly.choose([aiming(tmp_path, "up", 0.5)], log, gamma=0.8, groups=4, settings=few)
+    print_choice(found)
+    out, shown = capsys.readouterr().out, render(found)
+    said = f"{reason}: the values are fqe's alone, which no grade backs."
+    assert said in out
+    assert "Estimators by weight" not in out
+    assert said in html.unescape(shown)
+    weights = dict(re.findall(r"<tr><td>(\w+)</td>(?:<td>[^<]*</td>){4}<td>([\d.]+)</td><td>", shown))
+    assert weights == {"fqe": "1.00", "dr": "0.00", "wis": "0.00", "model": "0.00"}
 
 
 def test_json_of_a_choice_is_plain(tmp_path, capsys):

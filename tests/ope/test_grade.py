@@ -88,6 +88,9 @@ def test_groups_that_earned_alike_grade_nothing():
     found = grading("it", "time", 0.9, rows)
     assert found.alike
     assert "earned alike" in found.verdict()
+    assert found.best is None
+    assert found.grades["one"].weight == 0.0
+    assert found.grades["one"].failure == "not graded: the groups earned alike"
 
 
 # Groups

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from mildly.data.registry import load_dataset
 from mildly.data.select import pick_episodes
 from mildly.errors import Stopped
 from mildly.ope.evaluate import identity_of
+from mildly.portfolio.card import write_card
+from mildly.portfolio.folder import SolveFolder
 from mildly.portfolio.plan import LEARNERS, StepPlan
 from mildly.portfolio.solve import Solution
 
@@ -88,6 +92,23 @@ def test_the_card_tells_verdict_data_estimates_grades_and_limits(solved):
         assert f"## {title}" in card
     assert solved.choice.grading.verdict() in card
     assert "What the environment said" not in card
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_card_says_where_the_values_are_fqe_s_alone(solved, tmp_path, alike):
+    told = solved.choice.grading
+    failed = {name: dataclasses.replace(grade, weight=0.0) for name, grade in told.grades.items()}
+    choice = dataclasses.replace(
+        solved.choice, grading=dataclasses.replace(told, grades=failed, alike=alike), weights={"fqe": 1.0}
+    )
+    path = tmp_path / "card.md"
+    write_card(dataclasses.replace(solved, choice=choice), SolveFolder(solved.path).request(), log(), path)
+    card = path.read_text()
+    assert ("No estimator could be graded on this log" if alike else "No estimator passed on this log") in card
+    assert "the values are fqe's alone, which no grade backs." in card
+    assert "What fails has no weight" not in card
+    weights = dict(re.findall(r"\| (\w+) \([^|]*\) \|[^|]*\|[^|]*\| ([\d.]+) \|", card))
+    assert weights == {"fqe": "1.00", "dr": "0.00", "wis": "0.00", "model": "0.00"}
 
 
 def test_words_of_a_log_are_no_markup_of_the_card_and_another_seed_is_another_result(solved, tmp_path):
