@@ -157,12 +157,8 @@ def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Datas
     }
     if not trained:
         return data, []
-    without = [name for name, plan in trained.items() if not plan.held_out]
-    if without:
-        return data, [
-            f"{', '.join(without)}: trained on these very data, so that estimates flatter. Train with --holdout 0.2, "
-            "and a fifth of the episodes is kept for judging"
-        ]
+    if not all(plan.held_out for plan in trained.values()):
+        return data, _seen_in_training(trained, len(data.episode_ends()))
     common = sorted(set.intersection(*(set(plan.held_out) for plan in trained.values())))
     if len(common) < _EPISODES:
         raise MildlyError(
@@ -172,6 +168,16 @@ def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Datas
     held = pick_episodes(data, np.array(common))
     check_data(held)
     return held, [f"judged by the {len(common):,} episodes that were held out of training"]
+
+
+def _seen_in_training(trained: Mapping[str, Plan], episodes: int) -> list[str]:
+    """A note for each policy that is judged by episodes that it was trained on, and what to do."""
+    notes = []
+    for name, plan in trained.items():
+        seen = f"{episodes - len(plan.held_out):,} of the {episodes:,}" if plan.held_out else f"all {episodes:,}"
+        notes.append(f"{name}: was trained on {seen} episodes that it is judged by, so that its estimates are too good")
+    each = "all with one --seed and one" if len(trained) > 1 else "with"
+    return [*notes, f"train {each} --holdout, such as 0.2, and what that keeps out is what is judged by"]
 
 
 def clone_problem(problem: Problem, folder: Path) -> Problem:

@@ -46,7 +46,7 @@ def outlook(run: Run, plan: Plan, data: Dataset, policy: Policy, warnings: Seque
         *([f"- losses at the end: {losses}"] if losses else []),
         *([] if warnings is None else [f"- check of the data: {'; '.join(warnings) or 'no warning'}"]),
         "next:",
-        *_next_steps(run, plan, look=bool(warnings)),
+        *_next_steps(run, plan, data, look=bool(warnings)),
     ]
 
 
@@ -70,18 +70,30 @@ def earned_by_the_log(data: Dataset, last: Mapping[str, Any], steps: int) -> lis
     return said
 
 
-def _next_steps(run: Run, plan: Plan, *, look: bool) -> Iterator[str]:
+def _next_steps(run: Run, plan: Plan, data: Dataset, *, look: bool) -> Iterator[str]:
     folder = shlex.quote(str(run.path))
     if plan.dataset is not None:
         source = f"{shlex.quote(plan.dataset)} {ImportOptions.from_json(plan.reading).words()}".rstrip()
         if look:
             yield f"  mildly data check {source}   (what the warnings mean)"
         if plan.algorithm != "bc":
-            yield f"  mildly train bc --dataset {source}   (imitation, which this policy must be better than)"
+            options = f"{source}{_holdout(plan, data)}"
+            yield f"  mildly train bc --dataset {options}   (imitation, which this policy must be better than)"
         if "gamma" in plan.config:
             yield f"  mildly ope {folder} --dataset {source}   (what it would earn, estimated from the data)"
     yield f"  mildly report {folder} -o report.html   (values, losses and distance against time)"
     yield f"  mildly evaluate {folder} --env MODULE:ID   (with a simulator; in Python env= takes an object, too)"
+
+
+def _holdout(plan: Plan, data: Dataset) -> str:
+    """The flags that keep the same episodes out of another training, which can then be judged beside this one."""
+    held = len(plan.held_out)
+    if not held:
+        return ""
+    episodes = len(data.episode_ends()) + held
+    shares = (f"{held / episodes:.{digits}g}" for digits in range(1, 17))
+    share = next(each for each in shares if round(float(each) * episodes) == held)
+    return f" --holdout {share}" + (f" --seed {plan.seed}" if plan.seed else "")
 
 
 def _distance(data: Dataset, policy: Policy) -> list[str]:

@@ -95,11 +95,24 @@ def test_candidates_are_judged_by_episodes_that_none_has_seen(tmp_path):
     assert "episodes that were held out of training" in notes[0]
 
 
-def test_runs_without_a_holdout_are_told_to_flatter(tmp_path):
+def test_a_run_without_a_holdout_is_told_that_its_estimates_are_too_good(tmp_path):
     data = make_dataset(rows=100)
     judging, notes = judging_data({"a": plan_with(tmp_path, "a", data)}, data)
     assert judging is data
-    assert "--holdout 0.2" in notes[0]
+    assert notes[0].endswith("all 10 episodes that it is judged by, so that its estimates are too good")
+    assert "train with --holdout, such as 0.2" in notes[1]
+
+
+def test_runs_with_and_without_a_holdout_are_both_told_what_they_have_seen(tmp_path):
+    data = make_dataset(rows=100)
+    judging, notes = judging_data(
+        {"whole": plan_with(tmp_path, "whole", data), "part": plan_with(tmp_path, "part", data, holdout=0.2)}, data
+    )
+    assert judging is data
+    whole, part, advice = notes
+    assert whole.startswith("whole: was trained on all 10 episodes")
+    assert part.startswith("part: was trained on 8 of the 10 episodes")
+    assert "all with one --seed and one --holdout" in advice
 
 
 def test_nothing_in_common_is_refused(tmp_path, refused):

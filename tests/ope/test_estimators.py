@@ -180,7 +180,7 @@ def test_the_discount_is_that_of_the_policy_s_run(tmp_path):
     run = train("td3-bc", data, steps=2, out=tmp_path / "run", quiet=True, eval_every=0, check=False, **fields)
     found = judge(run.path, data, settings=FEW, estimators=["fqe"], clone=False)
     assert found.gamma == 0.7
-    assert "trained on these very data" in found.notes[0]
+    assert "trained on all 6 episodes that it is judged by" in found.notes[0]
 
 
 def test_a_policy_is_judged_by_what_its_training_held_out(tmp_path):

@@ -15,6 +15,7 @@ import mildly
 from mildly.cli import main
 from mildly.environments import Simulator
 from mildly.errors import MildlyError
+from mildly.run import Run
 from mildly.training.offline import Evaluated, resume
 from mildly.training.outlook import earned_by_the_log
 
@@ -168,6 +169,19 @@ def test_the_end_of_a_training_that_nothing_evaluates_says_what_is_known_and_wha
         quick = {"report": ["-o", str(tmp_path / "r.html")], "ope": ["--steps", "2", "--density-steps", "2"]}
         if "MODULE:ID" not in command and "train" not in command:
             assert main([*command[1:], *quick.get(command[1], [])]) in (0, 1)
+
+
+@pytest.mark.parametrize(("share", "seed"), [(0.2, 3), (0.13, 0)])
+def test_the_clone_that_is_suggested_holds_the_same_episodes_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, seed: int
+) -> None:
+    folder = make_dataset(rows=370).save(tmp_path / "log")
+    run = train_tiny("td3-bc", tmp_path / "run", **{**FEW, "dataset": folder, "holdout": share, "seed": seed})
+    said = capsys.readouterr().err
+    command = next(line for line in said.splitlines() if "mildly train bc" in line).split("   (")[0].split()
+    quick = ["--steps", "1", "--preset", "small", "--no-check", "--out", str(tmp_path / "clone")]
+    assert main([*command[1:], *quick]) == 0
+    assert Run.open(tmp_path / "clone").plan().held_out == run.plan().held_out != []
 
 
 def mildly_options(action: str) -> Any:
