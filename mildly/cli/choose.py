@@ -69,8 +69,7 @@ def main(args: Sequence[str]) -> int:
             say=tell,
         )
     except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+        return options.files.stopped(stopped, "choose", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:

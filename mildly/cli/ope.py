@@ -74,11 +74,7 @@ class GradeOptions:
 
 def main(args: Sequence[str]) -> int:
     """Parse, estimate, print."""
-    try:
-        return _grade(args[1:]) if args[:1] == ["grade"] else _judge(args)
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+    return _grade(args[1:]) if args[:1] == ["grade"] else _judge(args)
 
 
 def _judge(args: Sequence[str]) -> int:
@@ -86,17 +82,20 @@ def _judge(args: Sequence[str]) -> int:
     from mildly.ope.evaluate import judge
 
     data = options.files.log(options.dataset, options.reading)
-    found = judge(
-        options.run,
-        data,
-        estimators=options.estimators,
-        gamma=options.gamma,
-        stochastic=options.stochastic,
-        clone=options.clone,
-        settings=options.work,
-        out=options.files.out,
-        say=tell,
-    )
+    try:
+        found = judge(
+            options.run,
+            data,
+            estimators=options.estimators,
+            gamma=options.gamma,
+            stochastic=options.stochastic,
+            clone=options.clone,
+            settings=options.work,
+            out=options.files.out,
+            say=tell,
+        )
+    except Stopped as stopped:
+        return options.files.stopped(stopped, "ope", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:
@@ -140,17 +139,20 @@ def _grade(args: Sequence[str]) -> int:
 
     data = options.files.log(options.dataset, options.reading)
     labels = labels_of(options.dataset, options.reading, options.by, data, options.files.data_dir)
-    found = grade(
-        data,
-        by=options.by,
-        groups=options.groups,
-        labels=labels,
-        estimators=options.estimators,
-        gamma=options.gamma,
-        settings=options.work,
-        out=options.files.out,
-        say=tell,
-    )
+    try:
+        found = grade(
+            data,
+            by=options.by,
+            groups=options.groups,
+            labels=labels,
+            estimators=options.estimators,
+            gamma=options.gamma,
+            settings=options.work,
+            out=options.files.out,
+            say=tell,
+        )
+    except Stopped as stopped:
+        return options.files.stopped(stopped, "ope", "grade", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,6 +12,7 @@ from rich.table import Table
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 from mildly.cli.marks import Arg
+from mildly.errors import Stopped, tell
 from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
@@ -37,6 +39,11 @@ class Files:
 
         set_default(reading.max_memory)
         return load_dataset(name, reading, data_dir=self.data_dir)
+
+    def stopped(self, why: Stopped, *command: str) -> int:
+        """Say what was kept, and the command that goes on with it; the exit code."""
+        tell(why if self.out is None else f"{why} Go on with: {shlex.join(('mildly', *command))}")
+        return why.exit_code
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:

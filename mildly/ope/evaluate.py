@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 
 from mildly.data.dataset import Dataset
 from mildly.data.select import pick_episodes
-from mildly.errors import MildlyError
+from mildly.errors import MildlyError, Stopped
 from mildly.files import sha256
 from mildly.ope.coverage import coverage
 from mildly.ope.estimators import (
@@ -226,13 +227,19 @@ def identity_of(run: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def kept_in(out: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The folder to work in: the given one, which stays, or one that disappears."""
-    if out is None:
-        with TemporaryDirectory(prefix="mildly-ope-") as folder:
-            yield Path(folder)
-        return
+    """The folder to work in: the given one, which stays, or one that disappears. Who stops the work is told which."""
     try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MildlyError(f"{out}: cannot be made ({error.strerror}). Choose another --out.") from error
-    yield Path(out)
+        if out is None:
+            with TemporaryDirectory(prefix="mildly-ope-") as folder:
+                yield Path(folder)
+            return
+        try:
+            Path(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MildlyError(f"{out}: cannot be made ({error.strerror}). Choose another --out.") from error
+        yield Path(out)
+    except (Stopped, KeyboardInterrupt) as stopped:
+        number = stopped.exit_code - 128 if isinstance(stopped, Stopped) else signal.SIGINT
+        nothing = "nothing was kept. With --out DIR the same command goes on where it was stopped."
+        told = nothing if out is None else f"the fits so far are kept in {out}."
+        raise Stopped(f"stopped; {told}", number) from stopped

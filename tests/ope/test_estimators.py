@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
+import signal
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from conftest import make_dataset
 from tabular import GAMMA, MU, PI, PROCESS, TabularPolicy, exact_v, logged
 
 from mildly.actors import TanhGaussianActor
+from mildly.algorithms.bc import BC
 from mildly.cli import main
 from mildly.data.dataset import Meta
 from mildly.data.findings import no_reward
@@ -19,6 +22,7 @@ from mildly.errors import MildlyError
 from mildly.ope.coverage import coverage
 from mildly.ope.estimators import Problem, estimate, logged_return
 from mildly.ope.evaluate import judge
+from mildly.ope.fqe import FQE
 from mildly.ope.judged import JudgedPolicy, NoDensity
 from mildly.ope.settings import Settings
 from mildly.policy import Policy
@@ -162,6 +166,55 @@ def test_json_holds_every_number_and_a_kept_fit_is_not_made_again(saved, tmp_pat
     assert found["estimates"].keys() == {"fqe", "dr", "wis", "model"}
     assert found["density"] == "its own"
     assert found["anchors"]["the log"]["facts"]["episodes"] == 12
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """Ctrl-C in the middle of every fit of fitted Q evaluation."""
+    step = FQE.update
+
+    def update(self, batch):
+        signal.raise_signal(signal.SIGINT)
+        return step(self, batch)
+
+    monkeypatch.setattr(FQE, "update", update)
+
+
+@pytest.mark.parametrize("command", [["ope"], ["choose"], ["ope", "grade"]], ids=" ".join)
+def test_who_stops_the_work_is_told_that_nothing_was_kept_and_how_to_keep_it(saved, capsys, stopping, command):
+    policy, log = saved
+    words = [log, "--by", "cluster"] if "grade" in command else [policy, "--dataset", log]
+    assert main([*command, *words, *SHORT]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "stopped; nothing was kept. With --out DIR the same command goes on where it was stopped."
+
+
+@pytest.mark.parametrize("command", [["ope"], ["choose", "--no-grade"], ["ope", "grade"]], ids=" ".join)
+def test_who_stops_work_that_is_kept_is_given_the_command_that_goes_on(
+    saved, tmp_path, capsys, monkeypatch, stopping, command
+):
+    policy, log = saved
+    words = [log, "--estimators", "fqe"] if "grade" in command else ["--dataset", log, policy]
+    whole = [*command, *words, *SHORT, "--out", str(tmp_path / "kept here")]
+    assert main(whole) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"stopped; the fits so far are kept in {tmp_path / 'kept here'}. Go on with: mildly ")
+    monkeypatch.undo()
+    assert main(shlex.split(said.split("Go on with: mildly ")[1])) == 0
+    assert "from step 1" in capsys.readouterr().err
+
+
+def test_a_stopped_clone_is_no_run_to_resume(saved, capsys, monkeypatch):
+    policy, log = saved
+    step = BC.update
+
+    def update(self, batch):
+        signal.raise_signal(signal.SIGINT)
+        return step(self, batch)
+
+    monkeypatch.setattr(BC, "update", update)
+    assert main(["ope", policy, "--dataset", log, *SHORT, "--estimators", "fqe"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1].startswith("stopped; nothing was kept.")
 
 
 def test_another_policy_does_not_go_on_with_a_kept_fit(saved, tmp_path, refused):
