@@ -19,7 +19,7 @@ import numpy as np
 from mildly.data.dataset import Array, Dataset
 from mildly.errors import MildlyError
 from mildly.ope.coverage import Coverage, coverage
-from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, estimate, logged_return
+from mildly.ope.estimators import ESTIMATORS, Estimate, Problem, disagreement, estimate, logged_return
 from mildly.ope.evaluate import COVERED, gamma_of, identity_of, judging_data, kept_in, plan_of, silent
 from mildly.ope.fit import Say
 from mildly.ope.grade import Grading, grade as grade_log
@@ -194,9 +194,9 @@ def combined(estimates: Mapping[str, Estimate], weights: Mapping[str, float]) ->
     share = np.array([weights.get(name, 0.0) for name in usable])
     share = share / share.sum() if share.sum() else np.full(len(usable), 1 / len(usable))
     ends = np.array([(one.value, one.low, one.high) for one in usable.values()])
-    doubts = tuple(f"{name}: {doubt}" for name, one in estimates.items() for doubt in one.doubts)
+    doubts = [f"{name}: {doubt}" for name, one in estimates.items() for doubt in one.doubts]
     value, low, high = (share @ ends).tolist()
-    return Estimate(value, low, high, doubts=doubts)
+    return Estimate(value, low, high, doubts=(*doubts, *disagreement(estimates)))
 
 
 def gain_over(value: Estimate, log: Estimate) -> Estimate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,9 +40,10 @@ _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9
 _FEW = 10.0  # effective episodes below which weights say little
 _HEAVY = 0.5  # share of the weight on the heaviest hundredth
 _LEFT = 0.5  # share of the rollouts that leave what the data have seen
-_DRIFT = 0.1  # of the value: a fit that still moves by more has not converged
+_STILL = 0.1  # of the value: a fit that still moves by more has not converged
+_SETTLED = 3.0  # horizons that bring a fit within 5 % of its own level, from wherever it began
 _SHARED = ("counts", "paths", "behavior_log_prob", "model")  # by problems of several policies
-_STEPS_LEFT = 0.2  # the last part of a fit, in which it should stand still
+_LAST = 0.2  # the part of a fit, at its end, in which it should stand still
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,13 @@ def fitted_q(problem: Problem) -> Estimate:
     found = fqe.estimates()
     value, spread = float(found.mean()), float(found.std(ddof=1))
     half = _t(len(found) - 1) * spread
-    drift = _drift(lines)
-    doubts = []
-    if abs(drift) > max(_DRIFT * abs(value), half):
-        doubts.append(f"the fit still moves: by {drift:.3g} in its last fifth. Give it more --steps")
+    moved = _moved(lines)
+    doubts = list(_unsettled(problem, fqe.config.tau, moved, max(_STILL * abs(value), half)))
     low, high = (bound / fqe.scale for bound in fqe.bounds)
     if value <= low + 0.02 * (high - low) or value >= high - 0.02 * (high - low):
         doubts.append("the value stands at the end of what rewards allow at all: the fit has diverged")
-    return Estimate(value, value - half, value + half, {"drift": drift, "spread of critics": spread}, tuple(doubts))
+    facts = {"moved in the last fifth of the fit": moved, "spread of critics": spread}
+    return Estimate(value, value - half, value + half, facts, tuple(doubts))
 
 
 def weighted_importance(problem: Problem) -> Estimate:
@@ -279,12 +279,47 @@ def _of_weights(problem: Problem) -> tuple[dict[str, float], tuple[str, ...]]:
     return facts, tuple(doubts)
 
 
-def _drift(lines: list[dict[str, Any]]) -> float:
+def disagreement(estimates: Mapping[str, Estimate]) -> Iterator[str]:
+    """A doubt where fqe and dr, which mends it, exclude each other."""
+    fqe, dr = estimates.get("fqe"), estimates.get("dr")
+    if fqe is not None and dr is not None and (fqe.high < dr.low or dr.high < fqe.low):
+        yield "the intervals of fqe and dr do not overlap: one of the two is wrong here, or both"
+
+
+def _moved(lines: list[dict[str, Any]]) -> float:
     """By how much the value of the starts moved in the last fifth of a fit."""
     values = [line["v_start"] for line in lines]
-    part = max(1, round(_STEPS_LEFT * len(values) / 2))
+    part = max(1, round(_LAST * len(values) / 2))
     recent, before = values[-part:], values[-2 * part : -part] or values[:part]
     return float(2 * (np.mean(recent) - np.mean(before)))
+
+
+def _unsettled(problem: Problem, tau: float, moved: float, much: float) -> Iterator[str]:
+    """A doubt where a fit has not come to its own level, from the log's, where it begins.
+
+    Targets look one step ahead and are followed at the rate tau: even where critics fit every target, exp(-n) of what a
+    level is wrong by is left after n horizons, steps * tau / horizon, with the horizon 1 / (1 - gamma).
+    """
+    horizons = problem.settings.steps * tau / _horizon(problem)
+    left = math.exp(-_LAST * horizons)
+    ahead = moved * left / (1 - left)
+    if abs(moved) > much:
+        yield f"the fit still moves: by {moved:.3g} in its last fifth. Give it more --steps"
+    elif horizons < 1:
+        yield (
+            f"the fit has hardly begun: it starts at the log's own value, and at discount {problem.gamma:g} it takes "
+            f"about {_SETTLED * problem.settings.steps / horizons:,.0f} steps to reach another. Give it more --steps"
+        )
+    elif abs(ahead) > much:
+        yield f"the fit still moves: at its pace in the last fifth {ahead:.3g} is still to come. Give it more --steps"
+
+
+def _horizon(problem: Problem) -> float:
+    """How many steps ahead count, discounted; where all episodes have ended for good, no more than the longest has."""
+    ends = problem.data.episode_ends()
+    for_good = bool(np.asarray(problem.data.terminated)[ends - 1].all())
+    longest = float(np.diff(ends, prepend=0).max()) if for_good else math.inf
+    return float((1 - problem.gamma**longest) / (1 - problem.gamma))
 
 
 def _t(degrees: int) -> float:

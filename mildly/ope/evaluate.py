@@ -25,6 +25,7 @@ from mildly.ope.estimators import (
     Problem,
     check_data,
     check_names,
+    disagreement,
     estimate,
     fitted_q,
     logged_return,
@@ -132,7 +133,7 @@ def judge(
         coverage=covered,
         data_return=float(data.known_returns().mean()),
         density=judged.density,
-        doubts=tuple(_doubts(covered, anchors)),
+        doubts=(*_doubts(covered, anchors), *disagreement(estimates)),
         notes=tuple(notes),
     )
 

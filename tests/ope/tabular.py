@@ -31,16 +31,16 @@ PROCESS = Process(
 )
 
 
-def exact_q(policy: np.ndarray, steps: int) -> np.ndarray:
+def exact_q(policy: np.ndarray, steps: int, gamma: float = GAMMA) -> np.ndarray:
     """Discounted rewards of so many steps, (state, action)."""
     q = np.zeros((2, 2))
     for _ in range(steps):
-        q = PROCESS.rewards + GAMMA * PROCESS.moves @ (policy * q).sum(axis=1)
+        q = PROCESS.rewards + gamma * PROCESS.moves @ (policy * q).sum(axis=1)
     return q
 
 
-def exact_v(policy: np.ndarray, steps: int = HORIZON) -> np.ndarray:
-    return (policy * exact_q(policy, steps)).sum(axis=1)
+def exact_v(policy: np.ndarray, steps: int = HORIZON, gamma: float = GAMMA) -> np.ndarray:
+    return (policy * exact_q(policy, steps, gamma)).sum(axis=1)
 
 
 class Episodes(NamedTuple):

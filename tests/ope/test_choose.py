@@ -19,7 +19,7 @@ from mildly.cli.choose import print_choice
 from mildly.data.select import held_out, without_episodes
 from mildly.ope.choose import Candidate, combined, gain_over, verdict
 from mildly.ope.coverage import Coverage
-from mildly.ope.estimators import Estimate
+from mildly.ope.estimators import Estimate, disagreement
 from mildly.ope.evaluate import judging_data, plan_of
 from mildly.ope.grade import Held, grading
 from mildly.ope.settings import Settings
@@ -129,6 +129,12 @@ def test_estimates_are_weighted_and_those_that_are_no_numbers_left_out():
     found = combined({"a": Estimate(1, 0, 2), "b": Estimate(5, 4, 7), "c": none}, {"a": 0.3, "b": 0.1, "c": 0.6})
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 1.0, 3.25))
     assert found.doubts == ("c: no density",)
+
+
+def test_fqe_and_dr_that_exclude_each_other_are_a_doubt():
+    far, near = ({"fqe": Estimate(1, 0, 2), "dr": Estimate(value, value - 1, value + 1)} for value in (5, 2))
+    assert combined(far, {"fqe": 0.5, "dr": 0.5}).doubts == (*disagreement(far),) != ()
+    assert combined(near, {"fqe": 0.5, "dr": 0.5}).doubts == ()
 
 
 def test_a_gain_has_the_errors_of_both():

@@ -54,6 +54,7 @@ def test_with_exact_densities_importance_sampling_and_doubly_robust_are_near_the
         assert abs(found.value - TRUTH) < abs(of_data - TRUTH) / 4
         assert found.facts["effective episodes"] > 20
         assert not found.doubts
+    assert not estimate("fqe", made).doubts
 
 
 def test_a_discount_of_one_is_refused_whatever_the_estimator(tmp_path):
@@ -90,6 +91,45 @@ def test_a_fit_that_still_moves_is_a_doubt(tmp_path):
     fqe, lines = made.fitted
     vars(made)["fitted"] = (fqe, [{**line, "v_start": 10.0 * line["step"]} for line in lines])
     assert "still moves" in estimate("fqe", made).doubts[0]
+
+
+def fit_of(tmp_path, data, gamma, **work):
+    settings = dataclasses.replace(FEW, **work)
+    return Problem(TabularPolicy(), data, gamma, settings, tmp_path, quiet)
+
+
+def test_a_fit_too_short_for_the_discount_to_leave_the_log_s_level_is_a_doubt(tmp_path):
+    data = logged(30)
+    of_data, truth = (exact_v(policy, 3000, 0.99)[PROCESS.start] for policy in (MU, PI))
+    found = estimate("fqe", fit_of(tmp_path, data, 0.99, steps=200))
+    assert abs(found.value - of_data) < abs(truth - of_data) / 2  # it has not come far, and stands still
+    assert abs(found.facts["moved in the last fifth of the fit"]) < found.high - found.value
+    (doubt,) = found.doubts
+    assert "hardly begun" in doubt
+    assert "about 6,000 steps" in doubt
+
+
+def test_episodes_that_end_for_good_need_no_longer_fit_than_their_length_takes(tmp_path):
+    data = logged(60, length=3, terminal=True)
+    assert "hardly begun" not in str(estimate("fqe", fit_of(tmp_path, data, 0.99, steps=200)).doubts)
+
+
+def test_a_movement_that_promises_a_long_way_is_a_doubt(tmp_path):
+    """Of a level that is approached at the pace of the target network, one and a half horizons leave 0.22."""
+    made = fit_of(tmp_path, logged(30), GAMMA, steps=150)
+    fqe, _ = made.fitted
+    still = estimate("fqe", made)
+    far = 2 * max(0.1 * abs(still.value), still.high - still.value)
+
+    def approaching(way):
+        values = way * (1 - np.exp(-1.5 * np.arange(1, 151) / 150))
+        vars(made)["fitted"] = (fqe, [{"v_start": value} for value in values])
+        return estimate("fqe", made)
+
+    found = approaching(far / 0.22)
+    assert found.facts["moved in the last fifth of the fit"] == pytest.approx(far * (np.exp(0.3) - 1), rel=0.1)
+    assert "still to come" in found.doubts[0]
+    assert not approaching(far / 0.22 / 3).doubts
 
 
 def test_an_estimator_that_cannot_be_used_says_why(tmp_path):
