@@ -212,10 +212,13 @@ def verdict(ranked: Sequence[Candidate], grading: Grading | None) -> tuple[str |
     best = ranked[0]
     if not math.isfinite(best.value.value):
         return None, "Do not deploy: no estimator gives a number for any candidate."
+    covered, share = best.covered.share >= COVERED, f"{100 * (1 - best.covered.share):.0f} %"
+    unknown = f"in {share} of the states it does what the data hardly show, and nobody knows what follows."
+    care = "." if covered else f", and with care: {unknown}"
     if grading is not None and not grading.alike and grading.best is None:
         return None, (
             "Do not deploy by these numbers: every estimator fails on this log, where the answers are known. Test "
-            f"{best.run}, the best by fqe, in small steps beside what you do now."
+            f"{best.run}, the best by fqe, in small steps beside what you do now{care}"
         )
     gain = f"{best.gain.value:+.3g} ({best.gain.low:+.3g} to {best.gain.high:+.3g}) against the log"
     if best.gain.high < 0:
@@ -223,13 +226,10 @@ def verdict(ranked: Sequence[Candidate], grading: Grading | None) -> tuple[str |
     if best.gain.low <= 0:
         return None, (
             f"Not distinguishable from the log: {best.run} is estimated at {gain}. Keep doing what you do, or test it "
-            "in small steps."
+            f"in small steps{care}"
         )
-    if best.covered.share < COVERED:
-        return None, (
-            f"Do not deploy {best.run} yet, though it is estimated at {gain}: in {100 * (1 - best.covered.share):.0f} "
-            "% of the states it does what the data hardly show, and nobody knows what follows."
-        )
+    if not covered:
+        return None, f"Do not deploy {best.run} yet, though it is estimated at {gain}: {unknown}"
     if best.estimates and all(one.doubts for one in best.estimates.values()):
         return None, (
             f"Do not deploy {best.run} yet, though it is estimated at {gain}: every estimator behind that number "

@@ -169,11 +169,18 @@ def graded(good=True):
         (candidate(15.0), graded(), True, "Deploy runs/a"),
         (candidate(15.0), None, True, "No grading on this log"),
         (candidate(10.5), graded(), False, "Not distinguishable from the log"),
+        (
+            candidate(10.5, covered=0.52),
+            graded(),
+            False,
+            "test it in small steps, and with care: in 48 % of the states",
+        ),
         (candidate(5.0), graded(), False, "earns less than the log"),
         (candidate(15.0, covered=0.4), graded(), False, "60 % of the states"),
         (candidate(15.0, doubts=(("it moves",), ("one episode",))), graded(), False, "doubts itself"),
         (candidate(15.0, doubts=(("it moves",), ())), graded(), True, "Deploy runs/a"),
         (candidate(15.0), graded(good=False), False, "every estimator fails on this log"),
+        (candidate(15.0, covered=0.52), graded(good=False), False, "with care: in 48 % of the states"),
         (candidate(float("nan")), graded(), False, "no estimator gives a number"),
     ],
 )
