@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import Files, console, parse, table
+from mildly.cli.output import Files, console, parse, table, use_threads
 from mildly.data.options import ImportOptions
 from mildly.errors import Stopped, tell
 from mildly.ope.settings import QUICK, Settings
@@ -39,6 +39,9 @@ class Options:
     """Groups of the grading."""
     page: Annotated[str | None, Arg(aliases=("-o",), metavar="FILE")] = None
     """Also write a page: intervals, a map of what the data cover, diagnostics."""
+    threads: int | None = None
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
@@ -53,6 +56,7 @@ def main(args: Sequence[str]) -> int:
     from mildly.ope.choose import choose
     from mildly.report.choice import write_choice
 
+    use_threads(options.threads)
     if options.page is not None:
         writable(options.page)  # before an hour of work
     data = options.files.log(options.dataset, options.reading)

@@ -11,7 +11,7 @@ import numpy as np
 from rich.progress import Progress
 
 from mildly.cli.marks import Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, table, use_threads
 from mildly.errors import tell
 from mildly.terminal import SafeConsole
 
@@ -36,6 +36,9 @@ class Options:
     target_return: tuple[float, ...] = ()
     """Returns to aim at, one or several, each evaluated in turn; for policies that can be told one, such as a Decision
     Transformer's. By default the policy's own target."""
+    threads: int | None = None
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print a JSON object instead of tables, one per line for several targets."""
 
@@ -50,6 +53,7 @@ def main(args: Sequence[str]) -> int:
     )
     from mildly.evaluation.evaluate import evaluate
 
+    use_threads(options.threads)
     targets: list[float | None] = [*options.target_return] or [None]
     total = options.episodes * len(targets)
     errors, results = SafeConsole(stderr=True), list["Evaluation"]()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import Files, console, parse, table
+from mildly.cli.output import Files, console, parse, table, use_threads
 from mildly.data.options import ImportOptions
 from mildly.errors import Stopped, tell
 from mildly.ope.settings import QUICK, Settings
@@ -44,6 +44,9 @@ class Options:
     """Judge draws from the policy instead of its deterministic actions."""
     clone: bool = True
     """Also judge a clone of the data, whose return is known to be near theirs."""
+    threads: int | None = None
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = Settings()
@@ -65,6 +68,9 @@ class GradeOptions:
     """Which estimators to grade."""
     gamma: float = 0.99
     """Discount factor."""
+    threads: int | None = None
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
@@ -81,6 +87,7 @@ def _judge(args: Sequence[str]) -> int:
     options = parse(Options, args, prog="mildly ope", description=_ABOUT)
     from mildly.ope.evaluate import judge
 
+    use_threads(options.threads)
     data = options.files.log(options.dataset, options.reading)
     try:
         found = judge(
@@ -137,6 +144,7 @@ def _grade(args: Sequence[str]) -> int:
     from mildly.ope.grade import grade
     from mildly.ope.groups import labels_of
 
+    use_threads(options.threads)
     data = options.files.log(options.dataset, options.reading)
     labels = labels_of(options.dataset, options.reading, options.by, data, options.files.data_dir)
     try:

@@ -12,7 +12,7 @@ from rich.table import Table
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 from mildly.cli.marks import Arg
-from mildly.errors import Stopped, tell
+from mildly.errors import MildlyError, Stopped, tell
 from mildly.terminal import SafeConsole
 
 if TYPE_CHECKING:
@@ -53,6 +53,17 @@ def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) ->
         Page(description, usage_of(prog, known), sections_of(known)).show()
         raise SystemExit(0)
     return flags.build(kind, flags.read(args, known, prog))
+
+
+def use_threads(threads: int | None) -> None:
+    """Let torch work with so many CPU threads, if a number is given."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise MildlyError(f"--threads must be at least 1, got {threads}.")
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def console() -> SafeConsole:

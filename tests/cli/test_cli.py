@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from conftest import COMMAND, Refused, mildly, train_args, train_tiny
 
 from mildly.cli import COMMANDS, main
@@ -257,6 +258,12 @@ def test_evaluate_shows_every_episode_in_a_table(tmp_path: Path, capsys: pytest.
     assert rows[-1][:3] == ["Pendulum-v1:", "mean", "return"]
     assert main(["evaluate", str(run), "--episodes", "1", "--seed", "9"]) == 0
     assert " 9100 " in capsys.readouterr().out
+
+
+def test_evaluate_takes_so_many_threads(tmp_path: Path) -> None:
+    run = train_tiny("bc", tmp_path / "run", steps=5, eval_every=0).path
+    assert main(["evaluate", str(run), "--episodes", "1", "--threads", "2"]) == 0
+    assert torch.get_num_threads() == 2
 
 
 def test_flag_wins_over_the_data_sets_value_and_that_over_the_preset(tmp_path: Path) -> None:

@@ -192,6 +192,23 @@ def test_a_policy_is_judged_by_one_command(saved, capsys):
         assert word in out
 
 
+@pytest.mark.parametrize(
+    "command", [["ope"], ["choose", "--no-grade"], ["ope", "grade", "--groups", "3"]], ids=" ".join
+)
+def test_the_fits_of_a_command_take_so_many_threads(saved, capsys, monkeypatch, command):
+    policy, log = saved
+    seen, step = set(), FQE.update
+
+    def update(self, batch):
+        seen.add(torch.get_num_threads())
+        return step(self, batch)
+
+    monkeypatch.setattr(FQE, "update", update)
+    words = [log, "--estimators", "fqe"] if "grade" in command else ["--dataset", log, policy]
+    assert main([*command, *words, "--steps", "2", "--density-steps", "2", "--hidden-dims", "4", "--threads", "2"]) == 0
+    assert seen == {2}
+
+
 def test_json_holds_every_number_and_a_kept_fit_is_not_made_again(saved, tmp_path, capsys):
     policy, log = saved
     command = ["ope", policy, "--dataset", log, *SHORT, "--json", "--stochastic", "--out", str(tmp_path / "kept")]
@@ -315,6 +332,7 @@ def test_wrong_words_are_refused(saved, refused):
         "ope", policy, "--dataset", log, "--estimators", "fqa"
     )
     assert "no policy here" in refused.command("ope", "nowhere", "--dataset", log)
+    assert "--threads must be at least 1" in refused.command("ope", policy, "--dataset", log, "--threads", "0")
     assert "steps must be at least 1" in refused.command("ope", policy, "--dataset", log, "--steps", "0")
     assert "gamma must be in [0, 1)" in refused.command("ope", policy, "--dataset", log, "--gamma", "1")
 
