@@ -13,6 +13,7 @@ from mildly.errors import MildlyError, Stopped
 from mildly.evaluation.rollout import Evaluation
 from mildly.files import read_own_json, write_json
 from mildly.run import Run
+from mildly.training.progress import clock
 from mildly.training.signals import stop_requests
 from mildly.training.trainer import SampledSource, Schedule, Trainer
 
@@ -75,15 +76,19 @@ class _Progress:
 
     def __init__(self, name: str, steps: int, say: Say) -> None:
         self.name, self.steps, self.say, self.said = name, steps, say, time.monotonic()
+        self.first, self.began = 0, self.said
 
     def begin(self, phase: Phase, step: int) -> None:
+        self.first, self.began = step, time.monotonic()
         if step < phase.steps:
             self.say(f"{self.name}: {phase.steps:,} steps" + (f", from step {step:,}" if step else ""))
 
     def tick(self, step: int) -> None:
-        if time.monotonic() - self.said > _SECONDS:
-            self.said = time.monotonic()
-            self.say(f"{self.name}: step {step:,} of {self.steps:,}")
+        now = time.monotonic()
+        if now - self.said > _SECONDS:
+            self.said = now
+            left = (self.steps - step) * (now - self.began) / max(step - self.first, 1)
+            self.say(f"{self.name}: step {step:,} of {self.steps:,}, {clock(left)} left")
 
     def metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
         pass

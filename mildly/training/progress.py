@@ -105,7 +105,7 @@ class TrainingProgress:
     def _show(self, step: int) -> None:
         self.shown, self.shown_at = time.monotonic(), step
         speed = (step - self.first) / max(self.shown - self.began, 1e-9)
-        rest = f"{self.at_most}{_clock((self.steps - step) / speed)} {self.left}" if speed else ""
+        rest = f"{self.at_most}{clock((self.steps - step) / speed)} {self.left}" if speed else ""
         pace = f"{speed:.1f} steps/s  {rest}".rstrip()
         losses = "" if self.bar and not self.wide else self.details
         details = "  ".join(part for part in (self.score, losses) if part)
@@ -115,7 +115,8 @@ class TrainingProgress:
             self.say(f"{self.title}  {step}/{self.steps}  {pace}  {details}")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

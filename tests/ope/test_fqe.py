@@ -10,9 +10,11 @@ import torch
 from conftest import make_dataset
 from tabular import GAMMA, PI, PROCESS, TabularPolicy, exact_v, logged
 
+from mildly.algorithms.base import Phase
 from mildly.data.batches import Batch
 from mildly.errors import MildlyError
 from mildly.networks import Critics
+from mildly.ope import fit as fitting
 from mildly.ope.fit import fit
 from mildly.ope.fqe import FQE, FQEConfig, possible_values
 
@@ -156,6 +158,21 @@ class Crashing:
         if not self.left:
             raise Crash
         return self.fqe.step(batch)
+
+
+def test_progress_tells_the_time_that_is_left_at_the_speed_since_the_fit_went_on(monkeypatch):
+    now, said = 100.0, []
+    monkeypatch.setattr(fitting.time, "monotonic", lambda: now)
+    shown = fitting._Progress("fqe", 1200, said.append)
+    shown.begin(Phase("", 1200, lambda batch: {}), 200)
+    for step in (300, 400):
+        now += 20
+        shown.tick(step)
+    assert said == [
+        "fqe: 1,200 steps, from step 200",
+        "fqe: step 300 of 1,200, 0:03:00 left",
+        "fqe: step 400 of 1,200, 0:02:40 left",
+    ]
 
 
 def test_a_folder_with_another_fit_is_refused(tmp_path, refused):
