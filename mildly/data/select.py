@@ -38,13 +38,15 @@ def held_out(dataset: Dataset, share: float, seed: int) -> list[int]:
     """The numbers of a share of the episodes, drawn at random, to be kept out of a training; none for a share of 0."""
     if not 0 <= share < 1:
         raise MildlyError(f"holdout must be in [0, 1), such as 0.2; got {share}.")
+    if not share:
+        return []
     episodes = len(dataset.episode_ends())
-    if share and episodes < 2:
+    if episodes < 2:
         raise MildlyError(
             f"'{dataset.meta.name}' is one single episode, of which nothing can be held out. Say where episodes begin: "
             "--episode COLUMN."
         )
-    count = min(max(1, round(share * episodes)), episodes - 1) if share else 0
+    count = min(max(1, round(share * episodes)), episodes - 1)
     drawn = np.random.default_rng(stream_seed(seed, "holdout")).permutation(episodes)[:count]
     return sorted(drawn.tolist())
 

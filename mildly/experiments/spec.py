@@ -49,7 +49,7 @@ _SET_BY_SWEEP = {
 }
 """Arguments of `train` that a spec cannot give."""
 _MOST_SEEDS = _MOST_JOBS = 10_000
-_EXPECTED = {str: "text in quotes", int: "a whole number", bool: "true or false"}
+_EXPECTED = {str: "text in quotes", int: "a whole number", bool: "true or false", float: "a number"}
 _LISTS = ("algorithms", "datasets", "seeds")
 
 
@@ -257,7 +257,7 @@ def _option_type(name: str) -> type:
 def _check_values(given: Mapping[str, Any]) -> None:
     for name in train_options().keys() & given.keys():
         expected = _option_type(name)
-        if type(given[name]) is not expected:
+        if type(given[name]) not in ((int, float) if expected is float else (expected,)):
             raise MildlyError(f"{name} must be {_EXPECTED[expected]}, got {given[name]!r}.")
     if isinstance(given.get("env"), str):
         check_trusted(given["env"])

@@ -23,7 +23,7 @@ from mildly.training.signals import stop_requests
 _STEP_COST = {"bc": 1, "cql": 15, "mcq": 25}
 """What a gradient step costs, roughly, relative to BC; `_OTHER_STEP_COST` for all other algorithms."""
 _OTHER_STEP_COST = 3
-_NOT_COMPARED = ("dataset", "data", "device", "threads", "config", "variant", "finetune")
+_NOT_COMPARED = ("dataset", "data", "device", "threads", "config", "variant", "held_out", "finetune")
 """Fields of the plan that depend on the machine, or are compared otherwise; the folder holds the variant."""
 
 
@@ -92,6 +92,7 @@ def _remaining_tasks(jobs: Sequence[Job], root: Path, threads: int, say: Callabl
     """The tasks of all incomplete jobs, after their data, environments and earlier runs have been checked."""
     one_of_each = {job.dataset: job for job in jobs}
     folders = {dataset: sweep_data.native_folder(job, root, say) for dataset, job in one_of_each.items()}
+    jobs = sweep_data.with_held_out(jobs, folders)
     for job in jobs:
         _check_begun(job, root / job.name, sweep_data.fingerprint(folders[job.dataset]))
     open_jobs = [job for job in jobs if checkpoint_step(root / job.name) < job.steps]
@@ -164,5 +165,7 @@ def _differences(asked: Plan, begun: Plan) -> list[str]:
         del pairs["steps"]
     if asked.env is None:  # the data set's own
         pairs["env"] = (begun.env, begun.data.env_id)
+    # Which they are follows from their number, the seed and the data; the last two are compared, too.
+    pairs["held-out episodes"] = (len(begun.held_out), len(asked.held_out))
     pairs |= {name: (config.get(name), value) for name, value in asked.flat_config.items()}
     return [f"{name} {new}, not {old}" for name, (old, new) in pairs.items() if old != new]

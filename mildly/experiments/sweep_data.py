@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mildly.data.convert import convert
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import MINARI, find, load_dataset, stable_source
+from mildly.data.select import held_out
 from mildly.errors import MildlyError
 from mildly.experiments.spec import Job, folder_name
 from mildly.files import atomic_write, read_json
@@ -69,6 +70,14 @@ def check_data(folder: Path, jobs: Sequence[Job]) -> list[str]:
         return said + preflight(data, jobs[0].dataset, check=any(job.options.get("check", True) for job in jobs))
     except MildlyError as error:
         raise MildlyError(f"{error} In a sweep's file that is check = false.") from error
+
+
+def with_held_out(jobs: Sequence[Job], folders: Mapping[str, Path]) -> list[Job]:
+    """The jobs, their plans with the episodes that nobody is trained on; a share that makes no sense is refused."""
+    sets = {dataset: load_dataset(folder, verify=False) for dataset, folder in folders.items()}
+    kept_out = (held_out(sets[job.dataset], job.options.get("holdout", 0.0), job.seed) for job in jobs)
+    plans = (dataclasses.replace(job.plan, held_out=those) for job, those in zip(jobs, kept_out, strict=True))
+    return [dataclasses.replace(job, plan=plan) for job, plan in zip(jobs, plans, strict=True)]
 
 
 def fingerprint(folder: Path) -> str:

@@ -149,6 +149,8 @@ def test_steps_that_a_spec_does_not_say_are_the_preset_s(tmp_path: Path) -> None
         ("steps = 0", "steps must be at least 1"),
         ("steps = 6e3", "steps must be a whole number, got 6000.0"),
         ("check = 1", "check must be true or false"),
+        ("holdout = 'x'", "holdout must be a number, got 'x'"),
+        ("holdout = true", "holdout must be a number, got True"),
         ("seeds = 0", "seeds must be a number of seeds"),
         ("seeds = [0, -1]", "seed must be at least 0"),
         ("seeds = true", "seeds must be a number of seeds"),

@@ -154,6 +154,32 @@ def test_more_steps_prolong_a_run_and_fewer_or_other_fields_are_refused(tmp_path
     assert len(started) == 2
 
 
+def test_a_sweep_with_held_out_episodes_goes_on_and_another_share_is_refused(
+    tmp_path: Path, started: list[str]
+) -> None:
+    """The set has 97 episodes, of which each seed keeps others out."""
+    out, options = tmp_path / "out", {"seeds": 2, "eval_every": 0}
+    jobs = jobs_of(tmp_path, steps=20, holdout=0.2, **options)
+    assert run_sweep(jobs, out) == {}
+    held = [Run(out / job.name).plan().held_out for job in jobs]
+    assert [len(numbers) for numbers in held] == [19, 19]
+    assert held[0] != held[1]
+    assert run_sweep(jobs, out) == {}
+    assert len(started) == 2, "complete jobs were run again"
+    assert run_sweep(jobs_of(tmp_path, steps=30, holdout=0.2, **options), out) == {}
+    assert [Run(out / job.name).plan().held_out for job in jobs] == held
+    for share, told in ((0.3, 29), (0, 0)):
+        with pytest.raises(MildlyError, match=f"Different now: held-out episodes {told}, not 19."):
+            run_sweep(jobs_of(tmp_path, steps=30, holdout=share, **options), out)
+
+
+def test_a_share_to_hold_out_that_makes_no_sense_is_refused_before_any_job(tmp_path: Path, started: list[str]) -> None:
+    with pytest.raises(MildlyError, match=re.escape("holdout must be in [0, 1), such as 0.2; got 1.")):
+        run_sweep(jobs_of(tmp_path, holdout=1), tmp_path / "out")
+    assert started == []
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_diverged_job_is_not_run_again_but_reported_with_the_end_of_its_log_and_does_not_stop_the_others(
     tmp_path: Path, started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
