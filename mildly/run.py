@@ -120,6 +120,11 @@ class Plan:
         return ", then ".join(stage.words for stage in self.finetune) or "none"
 
     @property
+    def holdout(self) -> str:
+        """How many episodes are not trained on, in words; which they are differs by seed."""
+        return f"{len(self.held_out):,} episodes" if self.held_out else "none"
+
+    @property
     def offline_steps(self) -> int:
         """The steps on the first data."""
         return self.finetune[0].start if self.finetune else self.steps

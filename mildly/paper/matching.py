@@ -27,7 +27,7 @@ def is_recollected(result: Result) -> bool:
 
 
 def changes(plan: Plan) -> list[str]:
-    """Settings of a run that are not those of the preset `paper` for its data set, such as `num_actions 1`."""
+    """What is not as in the preset `paper` for a run's data set: settings such as `num_actions 1`, and less data."""
     try:
         algorithm = algorithm_named(plan.algorithm)
         paper = flatten(make_config(algorithm, "paper", plan.data.name, {}))
@@ -36,6 +36,7 @@ def changes(plan: Plan) -> list[str]:
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in paper.items()}
     config = plan.flat_config
     changed = [f"{name} {config[name]}" for name in listed if config.get(name, listed[name]) != listed[name]]
+    changed += [f"{plan.holdout} held out"] if plan.held_out else []
     return [*changed, *(f"fine-tuned, {stage.words}" for stage in plan.finetune)]
 
 

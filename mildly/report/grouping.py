@@ -16,7 +16,7 @@ from mildly.evaluation.results import std_over_seeds
 from mildly.report.reading import Record
 
 _MOST_FIELDS = 4  # in a label; groups that differ in more fields are numbered
-_SHARED_FIELDS = ("preset", "steps", "env", "further")
+_SHARED_FIELDS = ("preset", "steps", "env", "holdout", "further")
 """Fields of the plan that, besides the config, are the same for all runs of a group."""
 
 
@@ -109,8 +109,8 @@ def group_runs(records: Iterable[Record]) -> list[Group]:
 def settings(record: Record) -> dict[str, Any]:
     """All settings of a run by name, the config's first; fields inside groups have dotted names."""
     plan = record.plan
-    besides = ("preset", "steps", "env", "eval_every", "episodes", "log_every", "checkpoint_every", "device", "threads")
-    return {**plan.flat_config, **{name: getattr(plan, name) for name in besides}}
+    besides = ("preset", "steps", "env", "holdout", "eval_every", "episodes", "log_every", "checkpoint_every")
+    return {**plan.flat_config, **{name: getattr(plan, name) for name in (*besides, "device", "threads")}}
 
 
 def differing(many: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +211,17 @@ def test_runs_with_other_settings_or_data_are_never_mixed_and_the_nearest_to_the
         assert (cell.scores, cell.changes, cell.recollected, cell.left_out) == ((90.0,), (), False, 2)
         assert "2 further run(s)" in " ".join(table.footnotes())
     assert closest_to_paper([]) == []
+
+
+def test_a_run_that_held_episodes_out_is_no_seed_of_the_paper_s_setting() -> None:
+    name = "hopper-medium-v2"
+    whole, part = result("bc", name, [10.0], seed=0), result("bc", name, [90.0, 90.0], seed=1)
+    part = replace(part, plan=replace(part.plan, held_out=[3, 5, 8]))
+    assert changes(part.plan) == ["3 episodes held out"]
+    for order in ([whole, part], [part, whole]):
+        cell = score_table(TABLE, order).cell(name, "BC")
+        assert cell is not None
+        assert (cell.scores, cell.changes, cell.left_out) == ((10.0,), (), 1)
 
 
 def test_the_table_as_markdown_latex_and_csv_holds_both_numbers() -> None:

@@ -144,6 +144,18 @@ def test_runs_of_a_sweep_have_the_names_that_its_file_gives_them(tmp_path):
     assert make_report([tmp_path]).labels == ["bc", "mcq", "mcq printed", "mcq robust lam=0.5"]
 
 
+def test_runs_that_held_episodes_out_are_no_seeds_of_those_that_did_not(tmp_path):
+    for folder, seed, level, held in (("a", 0, 10.0, []), ("b", 1, 30.0, [4, 7]), ("c", 2, 50.0, [0, 9])):
+        write_run(tmp_path / folder, seed=seed, level=level, held_out=held)
+    report = make_report([tmp_path])
+    assert [(group.label, group.mean, group.seeds) for group in report.groups] == [
+        ("mcq holdout=none", 10.0, 1),
+        ("mcq holdout=2 episodes", 40.0, 2),
+    ]
+    (found,) = differences(report)
+    assert [values for _, values in found.rows] == [["none"], ["2 episodes"]]
+
+
 def test_fields_inside_groups_of_a_config_have_dotted_names(tmp_path):
     for kind in ("cvae", "flow"):
         write_run(tmp_path / kind, config={"behavior": {"model": kind, "hidden_dims": [8, 8]}})
