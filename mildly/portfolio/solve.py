@@ -19,6 +19,7 @@ import torch
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import MINARI, find, load_dataset, stable_source
+from mildly.environments import check_fit
 from mildly.errors import MildlyError, Stopped
 from mildly.evaluation.evaluate import evaluate as run_policy
 from mildly.experiments.sweep import available_cores
@@ -37,7 +38,7 @@ from mildly.portfolio.plan import LEARNERS, StepPlan
 from mildly.report.choice import write_choice
 from mildly.report.page import make_report, write_page
 from mildly.run import Run
-from mildly.training.preflight import preflight
+from mildly.training.preflight import environment_of, preflight
 
 EPISODES = 10
 """Without which nothing can be learned from some, judged by others, and graded in groups."""
@@ -109,7 +110,7 @@ def solve(
     began = time.monotonic()
     if steps is None and not (minutes > 0 and math.isfinite(minutes)):
         raise MildlyError(f"minutes must be positive, got {minutes:g}.")
-    _check_workers(workers)
+    _check_numbers(workers, episodes)
     plan, reading = None if steps is None else StepPlan.of(steps), reading or ImportOptions()
     data = load_dataset(dataset, reading, data_dir=data_dir)
     source = None if isinstance(dataset, Dataset) else stable_source(dataset, data_dir)
@@ -149,7 +150,7 @@ def resume_solve(
 ) -> Solution:
     """Go on with `solve` where it was stopped, by the same plan; the result is that of one that was left alone."""
     began, folder = time.monotonic(), SolveFolder.open(Path(path))
-    _check_workers(workers)
+    _check_numbers(workers, episodes)
     request = folder.request()
     with Run(folder.path).locked(), _ending_well(folder):
         return _work(folder, request, None, workers, episodes if evaluate else 0, began, say)
@@ -178,10 +179,12 @@ def _work(
     settings, place = settings_of(plan, request), folder.path / "judged" / "choice"
     say(f"choosing among {', '.join(rungs[-1].kept)}; the estimators are graded on this log first (by {request.by})")
     found = _by_names(choose(finalists, data, **request.grading(), settings=settings, out=place, say=say), folder)
-    if episodes:
-        folder.write_evaluation(_returns(folder, rungs, episodes, request.seed, say))
     solution = Solution(folder.path, plan, rungs, found, folder.evaluation())
     _leave(solution, request, data)
+    if episodes:  # last, since it may fail: a simulator is another's code
+        folder.write_evaluation(_returns(folder, rungs, episodes, request.seed, say))
+        solution = dataclasses.replace(solution, returns=folder.evaluation())
+        write_card(solution, request, data, folder.path / "card.md")
     return solution
 
 
@@ -206,13 +209,17 @@ def _check(request: Request, data: Dataset, evaluate: bool) -> None:
     if request.seed < 0:
         raise MildlyError(f"seed must be at least 0, got {request.seed}.")
     group(data, request.by, request.groups, request.seed, request.grading()["labels"])
-    if evaluate and data.meta.env_id is None:
-        raise MildlyError(f"'{data.meta.name}' names no environment, so that --evaluate has none. Leave it out.")
+    if evaluate:
+        env, meta = environment_of(data.meta, None)
+        if env is None:
+            raise MildlyError(f"'{name}' names no environment, so that --evaluate has none. Leave it out.")
+        check_fit(env, data.observation_size, data.action_size, f"the data set '{name}'", meta.action_space)
 
 
-def _check_workers(workers: int | None) -> None:
-    if workers is not None and workers < 1:
-        raise MildlyError(f"workers must be at least 1, got {workers}.")
+def _check_numbers(workers: int | None, episodes: int) -> None:
+    for name, value in (("workers", workers), ("episodes", episodes)):
+        if value is not None and value < 1:
+            raise MildlyError(f"{name} must be at least 1, got {value}.")
 
 
 def _is_native(dataset: str | os.PathLike[str] | Dataset, data_dir: str | os.PathLike[str] | None) -> bool:

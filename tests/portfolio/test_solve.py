@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mildly.cli import main
 from mildly.data.dataset import Dataset
 from mildly.data.registry import load_dataset
 from mildly.data.select import pick_episodes
-from mildly.errors import Stopped
+from mildly.errors import MildlyError, Stopped
 from mildly.ope.evaluate import identity_of
 from mildly.portfolio.card import write_card
 from mildly.portfolio.folder import SolveFolder
@@ -196,6 +197,31 @@ def test_an_environment_is_asked_afterwards_and_changes_no_choice(tmp_path, monk
     assert "What the environment said afterwards" in after["card.md"].decode()
     assert main(["evaluate", "solved", "--env", "Pendulum-v1", "--episodes", "1"]) == 0
     assert math.isfinite(sum(means.values()))
+
+
+def test_an_environment_that_cannot_be_asked_is_refused_before_anything_is_trained(tmp_path, refused, monkeypatch):
+    with pytest.raises(Stopped):  # begun where nobody asks
+        mildly.solve(make_dataset(rows=200, env_id="Pendulum-v1"), out=tmp_path / "a", say=Stopping("rung"), **TINY)
+    folder, tiny = str(tmp_path / "a" / "data"), ["--steps", "2", "--no-check", "--workers", "1"]
+    resumed = ["solve", "--resume", str(tmp_path / "a"), "--evaluate"]
+    for args in (["solve", folder, *tiny, "--evaluate"], resumed):
+        assert "environment 'Pendulum-v1' has observations (3,) and actions (1,)" in refused.command(*args)
+    assert "episodes must be at least 1, got 0" in refused.command(*resumed, "--episodes", "0")
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    assert "gymnasium is not installed" in refused.command("solve", folder, *tiny, "--evaluate")
+    assert not (tmp_path / "a" / "runs").exists()
+
+
+def test_an_evaluation_that_fails_leaves_the_policy_and_the_card(tmp_path, monkeypatch):
+    def fails(*args: object, **options: object) -> None:
+        raise MildlyError("the simulation is unstable")
+
+    monkeypatch.setattr("mildly.portfolio.solve.run_policy", fails)
+    data = pick_episodes(load_dataset("pendulum-mixed"), np.arange(10)).save(tmp_path / "log")
+    with pytest.raises(MildlyError, match="unstable"):
+        mildly.solve(data, out=tmp_path / "solved", evaluate=True, **{**TINY, "steps": 2})
+    assert all((tmp_path / "solved" / name).exists() for name in SAME)
+    assert not (tmp_path / "solved" / "evaluation.json").exists()
 
 
 # The command
