@@ -45,7 +45,8 @@ def train_all(tasks: Sequence[WorkerTask], data: Dataset, workers: int) -> dict[
         failed = run_locally(tasks, workers=workers, retries=0, progress=progress, stop=stop)
     if stop:
         raise Stopped("stopped; checkpoints are written.", stop[0])
-    return {name: log.rsplit("error: ", 1)[-1] for name, log in failed.items()}
+    # A process may have been killed. Gone on with here, its training either ends well or says itself what is wrong.
+    return {task.name: why for task in tasks if task.name in failed and (why := train_here(task, data))}
 
 
 def train_here(task: WorkerTask, data: Dataset) -> str:
