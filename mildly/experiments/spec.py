@@ -125,19 +125,19 @@ def _parse(values: Mapping[str, Any]) -> Spec:
     spec = Spec(
         algorithms=algorithms,
         datasets=_names("datasets", values),
-        seeds=_seeds(values.get("seeds", 1)),
+        seeds=seeds_of(values.get("seeds", 1)),
         options={name: value for name, value in values.items() if name in train_options()},
         fields=flatten(values.get("fields", {})),
         own=own,
         variants=_variants("variants", values.get("variants", {})),
         own_variants=own_variants,
-        finetune=_finetune(values.get("finetune", {}), algorithms),
+        finetune=finetune_of(values.get("finetune", {}), algorithms),
     )
     _check_fields(spec)
     return spec
 
 
-def _finetune(given: Any, algorithms: Sequence[str]) -> dict[str, Any]:
+def finetune_of(given: Any, algorithms: Sequence[str] = ()) -> dict[str, Any]:
     """What is to come after every training, of those options that a file can say."""
     from mildly.algorithms import algorithm_named
     from mildly.stage import Stage
@@ -227,7 +227,8 @@ def _names(key: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
+def seeds_of(given: Any) -> tuple[int, ...]:
+    """The seeds that a number, or a list, means."""
     number = given if type(given) is int else len(given) if isinstance(given, list) else 0
     if number > _MOST_SEEDS:
         raise MildlyError(f"seeds must be at most {_MOST_SEEDS:,}.")

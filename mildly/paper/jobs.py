@@ -10,7 +10,7 @@ from mildly.data.official import cached
 from mildly.data.registry import find_local
 from mildly.data.tasks import base_name
 from mildly.errors import MildlyError, unknown_name
-from mildly.experiments.spec import Job, Spec, expand
+from mildly.experiments.spec import Job, Spec, expand, finetune_of, seeds_of
 from mildly.paper.reproductions import EVAL_EVERY, METHODS, SEEDS, STEPS, Grid, Reproduction
 from mildly.run import flatten
 
@@ -43,7 +43,7 @@ def jobs_of(
         online_steps: steps in the environment afterwards, where there are any; the paper's by default.
     """
     further = reproduction.online_steps if online_steps is None else online_steps
-    finetune = {"steps": further} if reproduction.online_steps else {}
+    finetune = finetune_of({"steps": further}) if reproduction.online_steps else {}
     jobs: dict[str, Job] = {}  # by name: with fields of the user's, two grids may ask for the same run
     for grid in reproduction.grids:
         here = runnable(grid, methods)
@@ -54,7 +54,7 @@ def jobs_of(
         spec = Spec(
             algorithms=tuple(METHODS[method] for method in here),
             datasets=tuple(source_of(name, data_dir) for name in rows),
-            seeds=tuple(range(seeds)),
+            seeds=seeds_of(seeds),
             options={"preset": preset, "steps": steps, "eval_every": eval_every},
             fields={**{name: list(values) for name, values in grid.fields.items()}, **(fields or {})},
             own={},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_fields, train_tiny, unsealed
+from conftest import Refused, run_fields, train_tiny, unsealed
 
 from mildly.algorithms import ALGORITHMS
 from mildly.cli import main
@@ -281,6 +281,13 @@ def test_unknown_names_and_tables_without_runs_are_told(
     assert "Not implemented yet: DT" in capsys.readouterr().out
     assert main(["paper", "fig-values", "--render-only", "--out", str(tmp_path / "out")]) == 2
     assert "nothing to draw" in capsys.readouterr().err
+
+
+def test_numbers_that_make_no_runs_are_refused(refused: Refused) -> None:
+    for seeds in ("0", "-1", "100000000000"):
+        assert "seeds must be" in refused.command("paper", "table1", "--seeds", seeds, "--dry-run")
+    online = refused.command("paper", "fig-online", "--online-steps", "0", "--dry-run")
+    assert "steps must be a whole number from 1" in online
 
 
 def pretend(run: Run, name: str) -> None:
