@@ -27,6 +27,7 @@ from mildly.algorithms import algorithm_named
 from mildly.algorithms.base import Algorithm
 from mildly.algorithms.config import make_config
 from mildly.data.dataset import Dataset, Meta
+from mildly.device import memory_for
 
 _WARM_UP = 3
 _ROWS = 2048  # transitions of the random data
@@ -91,6 +92,11 @@ class Candidate:
         self.algorithm, self.preset = algorithm, preset
         kind = algorithm_named(algorithm)
         self.learner = kind(make_config(kind, preset, "", fields), observation_size, action_size, device=device)
+        with memory_for(f"for a step of {algorithm} ({preset}). Lower the sizes, batch_size or num_actions."):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Batch and product, the first steps behind them."""
         data = _random_data(self.learner)
         self.batch = self.learner.batches(data).sample(self.learner.random_stream(0, "batches"))
         _reset_peak_memory(self.learner.device)

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from mildly.errors import MildlyError
+
+_TOO_LARGE = (
+    *("allocate memory", "enough memory", "out of memory"),
+    *("Storage size calculation overflowed", "Overflow when unpacking"),
+)
+"""What torch says of sizes that it cannot have, or not even count."""
+
+
+class OutOfMemory(MildlyError):
+    """Something did not fit into the memory of the machine, or of its GPU."""
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Where memory is not enough, an error says for what, and what to lower."""
+    try:
+        yield
+    except (RuntimeError, TypeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in _TOO_LARGE):
+            raise OutOfMemory(f"out of memory {what}") from error
+        raise
 
 
 def resolve_device(name: str) -> str:

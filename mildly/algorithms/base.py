@@ -23,10 +23,15 @@ from mildly.behavior import BehaviorLearner
 from mildly.data.batches import Batch, Preprocessing, Sampler, Transitions
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.normalize import Normalizer
+from mildly.device import memory_for
 from mildly.errors import MildlyError
 from mildly.optimizer import Adam, minimize
 from mildly.policy import Policy
+from mildly.run import flatten
 from mildly.state import Stateful, stream_seed
+
+_SIZES = ("hidden_dims", "ensemble", "latent_size", "members", "width", "layers", "max_timesteps")
+"""How the names of those fields end that decide how large networks are."""
 
 
 class Savable(Protocol):
@@ -77,9 +82,15 @@ class Algorithm(Stateful, ABC):
         self.prepared: dict[str, Tensor] = {}
         """What `prepare` knows of each row: `self.prepared["next_actions"][batch.rows]`."""
         self.generator = self.random_stream(seed, "policy")
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), memory_for(f"for networks with {self._sizes()}. Lower the largest."):
             torch.manual_seed(stream_seed(seed, "weights"))
             self.build(seed)
+
+    def _sizes(self) -> str:
+        """All that makes networks large, in words."""
+        sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
+        sizes |= {name: value for name, value in flatten(self.config).items() if name.endswith(_SIZES)}
+        return ", ".join(f"{name} {value}" for name, value in sizes.items())
 
     @abstractmethod
     def build(self, seed: int) -> None:

@@ -16,7 +16,7 @@ from mildly.algorithms import algorithm_named
 from mildly.data.batches import Sampler
 from mildly.data.dataset import Dataset
 from mildly.data.select import without_episodes
-from mildly.device import resolve_device
+from mildly.device import OutOfMemory, resolve_device
 from mildly.environments import Simulator
 from mildly.errors import Stopped
 from mildly.evaluation.rollout import Evaluation, EvaluationFailed, rollout
@@ -29,7 +29,7 @@ from mildly.training.preflight import check_learned, check_reward, check_sizes, 
 from mildly.training.progress import TrainingProgress
 from mildly.training.signals import stop_requests
 from mildly.training.tensorboard import Events, check_events, events
-from mildly.training.trainer import Monitor, OutOfMemory, SampledSource, Schedule, Source, Trainer
+from mildly.training.trainer import Monitor, SampledSource, Schedule, Source, Trainer
 
 
 class Evaluated(NamedTuple):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mildly.algorithms.base import Algorithm, Metrics, Phase
 from mildly.data.batches import Sampler
-from mildly.device import peak_megabytes
+from mildly.device import memory_for, peak_megabytes
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation, EvaluationFailed
 from mildly.run import Run, is_step
@@ -33,10 +33,6 @@ _RECENT = 1_000  # steps whose metrics are kept until the next line of the log
 
 class Diverged(MildlyError):
     """A loss became NaN or infinite, or values left what the rewards allow."""
-
-
-class OutOfMemory(MildlyError):
-    """A step did not fit into the device's memory."""
 
 
 class SourceFailed(MildlyError):
@@ -201,21 +197,18 @@ class Trainer:
             self._save()
 
     def _one_step(self) -> None:
+        size = self.algorithm.config.batch_size
         try:
-            with self._timed("data"):
-                batches = self.source.next_batches(self.phase.sampler)
-            for batch in batches:
-                with self._timed("update"):
-                    metrics = self.phase.update(batch)
-                with self._timed("bookkeeping"):
-                    self._add_up(metrics)
+            with memory_for(f"at step {self.step + 1} with batch_size {size}. Lower it."):
+                with self._timed("data"):
+                    batches = self.source.next_batches(self.phase.sampler)
+                for batch in batches:
+                    with self._timed("update"):
+                        metrics = self.phase.update(batch)
+                    with self._timed("bookkeeping"):
+                        self._add_up(metrics)
         except SourceFailed as error:
             raise self._saved_after(error) from error
-        except RuntimeError as error:
-            if "memory" in str(error):
-                size = self.algorithm.config.batch_size
-                raise OutOfMemory(f"out of memory at step {self.step + 1} with batch_size {size}. Lower it.") from error
-            raise
         self.step += 1
 
     def _add_up(self, metrics: Metrics) -> None:

@@ -51,6 +51,13 @@ def test_speed_is_a_multiple_of_the_papers_preset():
     assert sac.speed is None  # nothing else of it was measured
 
 
+def test_sizes_beyond_memory_are_one_message(refused):
+    large = "1" + 15 * "0"
+    assert f"for networks with observation_size {large}" in refused.command("bench", "--observation-size", large)
+    step = refused.command("bench", "--preset", "small", "--num-actions", large)
+    assert "out of memory for a step of mcq (small). Lower the sizes, batch_size or num_actions." in step
+
+
 def test_what_only_begins_a_training_is_behind_a_learner_when_it_is_measured():
     """Neither the start from the data nor the training of a behavior model with steps of its own is timed."""
     fields = {"batch_size": 4, "hidden_dims": (8,), "behavior.hidden_dims": (8,)}
