@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mildly.data.dataset import Array, Dataset
 from mildly.data.options import ImportOptions
-from mildly.data.registry import load_dataset
+from mildly.data.registry import is_raw_log, load_dataset
 from mildly.errors import MildlyError
 
 LEAST = 3
@@ -60,17 +60,32 @@ def group(data: Dataset, by: str, count: int, seed: int = 0, labels: Array | Non
     return found
 
 
-def labels_of(source: str, reading: ImportOptions, by: str, data: Dataset, data_dir: str | None = None) -> Array | None:
+def labels_of(
+    source: str | None, reading: ImportOptions, by: str, data: Dataset, data_dir: str | None = None
+) -> Array | None:
     """A value for each episode, where they are grouped by a column; None where by time or by what they do."""
     return None if by in ("time", "cluster") else column_labels(source, reading, by, data, data_dir)
 
 
-def column_labels(source: str, reading: ImportOptions, name: str, data: Dataset, data_dir: str | None = None) -> Array:
-    """The value that a column has at the start of each episode: one of the observation, or any of a raw log."""
-    starts = [episode.start for episode in data.episodes()]
-    if name in data.meta.observation_names:
-        return np.asarray(data.observations[starts, data.meta.observation_names.index(name)])
-    again = load_dataset(source, dataclasses.replace(reading, obs=name), data_dir=data_dir, verify=False)
+def column_labels(
+    source: str | None, reading: ImportOptions, name: str, data: Dataset, data_dir: str | None = None
+) -> Array:
+    """The value that a column has at the start of each episode: one of the observation, or any of a raw log.
+
+    A set that is no raw log, or is in memory alone (`source` is None), has no other columns than its observations'.
+    """
+    starts, known = [episode.start for episode in data.episodes()], data.meta.observation_names
+    if name in known:
+        return np.asarray(data.observations[starts, known.index(name)])
+    if source is None or not is_raw_log(source, data_dir):
+        *others, last = ("time", "cluster", *known)
+        raise MildlyError(
+            f"'{data.meta.name}' has no column '{name}' to group by. --by can be {', '.join(others)} or {last}."
+        )
+    try:
+        again = load_dataset(source, dataclasses.replace(reading, obs=name), data_dir=data_dir, verify=False)
+    except MildlyError as error:  # which knows the column as one of the observation
+        raise MildlyError(f"--by {name}: {error}") from error
     if len(again) != len(data):
         raise MildlyError(f"{source}: '{name}' is missing in some rows, so that it cannot tell groups apart.")
     return np.asarray(again.observations[starts, 0])

@@ -237,10 +237,8 @@ def _labels(
     data_dir: str | os.PathLike[str] | None,
 ) -> list[float] | None:
     """The value of a column for each episode; None where groups are of another kind."""
-    if isinstance(dataset, Dataset) and by not in ("time", "cluster", *data.meta.observation_names):
-        raise MildlyError(f"'{data.meta.name}' has no column '{by}' to group by; there are 'time' and 'cluster', too.")
     place = None if data_dir is None else os.fspath(data_dir)
-    source = "" if isinstance(dataset, Dataset) else os.fspath(dataset)
+    source = None if isinstance(dataset, Dataset) else os.fspath(dataset)
     labels = labels_of(source, reading, by, data, place)
     return None if labels is None else [float(value) for value in labels]
 

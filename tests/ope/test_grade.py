@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from logs import EPISODES, PERIODS, periods
 
+import mildly
 from mildly.cli import main
 from mildly.errors import MildlyError
 from mildly.ope.estimators import Estimate
@@ -131,6 +132,23 @@ def test_a_column_of_the_observation_is_known_without_the_file():
     named = dataclasses.replace(data, meta=dataclasses.replace(data.meta, observation_names=("x",)))
     labels = column_labels("nowhere", None, "x", named)
     assert np.array_equal(labels, data.observations[::15, 0])
+
+
+def test_a_column_that_is_not_there_is_told_with_what_groups_can_be_made_of(tmp_path, refused):
+    data = periods()
+    named = dataclasses.replace(data, meta=dataclasses.replace(data.meta, name="room", observation_names=("temp",)))
+    told = "'room' has no column 'nope' to group by. --by can be time, cluster or temp."
+    for command in (("ope", "grade"), ("solve", "--steps", "4")):
+        said = refused.command(*command, str(named.save(tmp_path / command[0])), "--by", "nope")
+        assert told in said
+        assert "--obs" not in said
+    refused(lambda: mildly.solve(named, steps=4, by="nope", out=tmp_path / "out"), told)
+    assert "--by can be time or cluster." in refused.command("ope", "grade", "pendulum-mixed", "--by", "nope")
+    (tmp_path / "log.csv").write_text("x,u,reward\n" + "1,0.5,1\n2,-0.5,1\n" * 40)
+    raw = ("--obs", "x", "--action", "u", "--action-low", "-1", "--action-high", "1", "--time-limit", "8")
+    said = refused.command("ope", "grade", str(tmp_path / "log.csv"), *raw, "--by", "nope")
+    assert "--by nope: " in said
+    assert "The columns are x, u, reward." in said
 
 
 @pytest.mark.parametrize(
