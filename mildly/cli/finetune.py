@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mildly.cli.flags import flags_of, read
+from mildly.cli.flags import flags_of
 from mildly.cli.help import Page, asks_for_help, group_sections, sections_of, usage_of
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.train import reading_flags, tell_of
-from mildly.data.memory import set_default
-from mildly.data.options import ImportOptions
+from mildly.cli.train import read_with_log, reading_flags, tell_of
 
 _ABOUT = """Go on with a trained run in its own folder: online in its environment, or with further logs (--dataset).
 
@@ -69,11 +67,7 @@ def main(args: Sequence[str]) -> int:
         sections = [*sections_of(own), *group_sections(reading_flags())]
         Page(_ABOUT, usage_of(prog, own), sections).show()
         return 0
-    given: dict[str, Any] = read(args, [*own, *reading_flags()], prog)
-    set_default(given.pop("max_memory", None))
-    reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
-    if reading:
-        given["reading"] = ImportOptions(**reading)
+    given = read_with_log(args, own, prog)
 
     def go() -> Any:
         from mildly.training.finetune import finetune

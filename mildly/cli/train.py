@@ -116,17 +116,21 @@ def main(args: Sequence[str]) -> int:
     if asks_for_help(rest):
         help_page(name, kind, rest).show()
         return 0
-    given = read(rest, [*flags_of(Options), *reading_flags(), *flags_of(kind.Config)], f"mildly train {name}")
-    set_default(given.pop("max_memory", None))
-    reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
-    if reading:
-        given["reading"] = ImportOptions(**reading)
+    given = read_with_log(rest, [*flags_of(Options), *flags_of(kind.Config)], f"mildly train {name}")
     return tell_of(lambda: _offline().train(name, **given))
 
 
 def reading_flags() -> list[Flag]:
     """How to read a raw log, as `mildly data convert` has it; --env is the training's own, and means the log's too."""
     return [flag for flag in flags_of(ImportOptions, group=ImportOptions) if flag.name != "env"]
+
+
+def read_with_log(args: Sequence[str], flags: Sequence[Flag], prog: str) -> dict[str, Any]:
+    """What is given of some flags, and of those that say how to read a raw log, which are the option `reading`."""
+    given = read(args, [*flags, *reading_flags()], prog)
+    set_default(given.pop("max_memory", None))
+    reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
+    return {**given, "reading": ImportOptions(**reading)} if reading else given
 
 
 def _overview(algorithms: Mapping[str, type[Algorithm]]) -> Page:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from mildly.cli.flags import flags_of, read
+from mildly.cli.flags import flags_of
 from mildly.cli.help import Page, Section, asks_for_help, flag_rows, group_sections, usage_of
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console
-from mildly.cli.train import reading_flags
-from mildly.data.memory import set_default
-from mildly.data.options import ImportOptions
+from mildly.cli.train import read_with_log, reading_flags
 from mildly.errors import Stopped, tell
 
 _ABOUT = """Learn a model of the environment from logged data: an ensemble that predicts next state and reward.
@@ -56,11 +54,7 @@ def main(args: Sequence[str]) -> int:
         sections = [Section("Run", flag_rows(own)), Section("Model (defaults of the preset paper)", flag_rows(fields))]
         Page(_ABOUT, usage_of(prog, own), [*sections, *group_sections(reading_flags())]).show()
         return 0
-    given = read(args, [*own, *fields, *reading_flags()], prog)
-    set_default(given.pop("max_memory", None))
-    reading = {flag.name: given.pop(flag.name) for flag in reading_flags() if flag.name in given}
-    if reading:
-        given["reading"] = ImportOptions(**reading)
+    given = read_with_log(args, [*own, *fields], prog)
     from mildly.training import offline
 
     try:
