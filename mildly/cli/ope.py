@@ -61,7 +61,7 @@ class GradeOptions:
     dataset: Annotated[str, Mark.POSITIONAL, Arg(metavar="SET")]
     """The log: a name, file or folder."""
     by: Annotated[str, Arg(metavar="time|cluster|COLUMN")] = "time"
-    """How it falls into groups: by time, by what episodes do, or by a column of the log."""
+    """How it falls into groups: by time, by what episodes do, or by a column of the log, of numbers or names."""
     groups: int = 5
     """How many groups of time, or clusters."""
     estimators: Annotated[tuple[str, ...], Arg(metavar="NAME [NAME ...]")] = ("fqe", "dr", "wis", "model")

@@ -69,10 +69,12 @@ class Origin:
 
     def of(self, transitions: Sequence[int]) -> list[Place]:
         """Where transitions, counted from 0, stand."""
+        return self.places(self.rows(transitions))
+
+    def rows(self, transitions: Sequence[int]) -> list[int]:
+        """The rows of the log, counted from 0, that transitions are."""
         stretches = np.searchsorted(self._starts, transitions, side="right") - 1
-        return self.places(
-            [self._rows[i] + int(one) - self._starts[i] for i, one in zip(stretches, transitions, strict=True)]
-        )
+        return [self._rows[i] + int(one) - self._starts[i] for i, one in zip(stretches, transitions, strict=True)]
 
     def _next_row(self) -> int:
         """The row before which the running stretch would go on."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mildly.data import formats
 from mildly.data.dataset import Array, Dataset
 from mildly.data.options import ImportOptions
-from mildly.data.registry import is_raw_log, load_dataset
+from mildly.data.registry import find, is_raw_log, load_dataset
 from mildly.errors import MildlyError
 
 LEAST = 3
@@ -35,16 +36,17 @@ def group(data: Dataset, by: str, count: int, seed: int = 0, labels: Array | Non
         by: `time`, `cluster`, or what the labels are called.
         count: how many groups of time or clusters.
         seed: of the search for clusters.
-        labels: a value for each episode, where groups are those of equal ones.
+        labels: a value for each episode, where groups are those of equal ones; a number, or a text that may be empty.
     """
     if count < LEAST:
         raise MildlyError(f"--groups must be at least {LEAST}, so that something can be ranked; got {count}.")
     episodes = len(data.episode_ends())
     if labels is not None:
-        values = np.unique(labels)
+        values = [value for value in np.unique(labels).tolist() if value != ""]
         if len(values) > _MOST:
             raise MildlyError(f"'{by}' has {len(values)} values, too many for groups (at most {_MOST}).")
-        made = [Group(f"{by} {value:g}", np.flatnonzero(labels == value)) for value in values]
+        words = [value if isinstance(value, str) else f"{value:g}" for value in values]
+        made = [Group(f"{by} {word}", np.flatnonzero(labels == v)) for word, v in zip(words, values, strict=True)]
     elif by == "time":
         parts = np.array_split(np.arange(episodes), count)
         made = [Group(f"time {i + 1}", part) for i, part in enumerate(parts)]
@@ -72,6 +74,7 @@ def column_labels(
 ) -> Array:
     """The value that a column has at the start of each episode: one of the observation, or any of a raw log.
 
+    In a table it may be a text, such as an operator's name.
     A set that is no raw log, or is in memory alone (`source` is None), has no other columns than its observations'.
     """
     starts, known = [episode.start for episode in data.episodes()], data.meta.observation_names
@@ -82,6 +85,10 @@ def column_labels(
         raise MildlyError(
             f"'{data.meta.name}' has no column '{name}' to group by. --by can be {', '.join(others)} or {last}."
         )
+    if data.origin is not None:
+        texts = formats.texts(find(source, data_dir), name, data.origin.rows(starts))
+        if texts is not None:
+            return np.array(texts)
     try:
         again = load_dataset(source, dataclasses.replace(reading, obs=name), data_dir=data_dir, verify=False)
     except MildlyError as error:  # which knows the column as one of the observation

@@ -70,7 +70,7 @@ class Request:
     gamma: float
     by: str
     groups: int
-    labels: list[float] | None
+    labels: list[float] | list[str] | None
     """The value of a column for each episode, where groups are those of equal ones."""
     said: list[str]
     """What the look at the data has found."""
@@ -129,8 +129,9 @@ class SolveFolder:
             for name, kind in _TYPES.items():
                 if not isinstance(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")
-            if not all(map(is_number, given["labels"] or [])):
-                raise TypeError("labels are no numbers")
+            labels = given["labels"] or []
+            if not (all(map(is_number, labels)) or all(isinstance(label, str) for label in labels)):
+                raise TypeError("labels are neither numbers nor texts")
             plan = given.pop("plan")
             return Request(**given, plan=None if plan is None else StepPlan.from_json(plan))
         except OtherFormat:

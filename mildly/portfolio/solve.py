@@ -235,12 +235,12 @@ def _labels(
     by: str,
     data: Dataset,
     data_dir: str | os.PathLike[str] | None,
-) -> list[float] | None:
+) -> list[float] | list[str] | None:
     """The value of a column for each episode; None where groups are of another kind."""
     place = None if data_dir is None else os.fspath(data_dir)
     source = None if isinstance(dataset, Dataset) else os.fspath(dataset)
     labels = labels_of(source, reading, by, data, place)
-    return None if labels is None else [float(value) for value in labels]
+    return None if labels is None else labels.tolist()
 
 
 @contextmanager

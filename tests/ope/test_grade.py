@@ -6,11 +6,15 @@ import dataclasses
 import json
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from logs import EPISODES, PERIODS, periods
 
 import mildly
 from mildly.cli import main
+from mildly.data.options import ImportOptions
+from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
 from mildly.ope.estimators import Estimate
 from mildly.ope.grade import Held, grade, grading
@@ -125,6 +129,37 @@ def test_a_column_of_the_log_makes_groups(tmp_path, capsys):
     out = capsys.readouterr().out
     assert all(f"shift {i}" in out for i in range(3))
     assert "guessing" in out
+
+
+CREWS = ["anna", "bob", "carl", "anna", "", "bob", "carl", "anna"]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet", "runs"])
+def test_groups_may_have_names(name, tmp_path):
+    """A log of one file, or of a file for each episode; who was there in the fifth episode nobody knows."""
+    columns = ("episode", "crew", "x", "u", "reward")
+    rows = [dict(zip(columns, (i, crew, 0.5, 0.1, 1.0), strict=True)) for i, crew in enumerate(CREWS) for _ in range(4)]
+    path, parts = tmp_path / name, {tmp_path / name: rows}
+    if name == "runs":
+        path.mkdir()
+        parts = {path / f"run_{i}.csv": rows[4 * i : 4 * i + 4] for i in range(len(CREWS))}
+    for file, part in parts.items():
+        write = pyarrow.parquet.write_table if file.suffix == ".parquet" else pyarrow.csv.write_csv
+        write(pyarrow.Table.from_pylist(part), file)
+    reading = ImportOptions(obs="x", action="u", reward="reward", episode="episode", scaled=True)
+    data = load_dataset(path, reading)
+    labels = column_labels(str(path), reading, "crew", data)
+    assert labels.tolist() == CREWS
+    found = {each.name: each.episodes.tolist() for each in group(data, "crew", 3, labels=labels)}
+    assert found == {"crew anna": [0, 3, 7], "crew bob": [1, 5], "crew carl": [2, 6]}
+
+
+def test_a_column_to_group_by_that_is_not_there_is_told(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("crew,x,u,reward\n" + "anna,1,0.5,1\n" * 3)
+    reading = ImportOptions(obs="x", action="u", scaled=True)
+    with pytest.raises(MildlyError, match="no column fits --by 'operator'"):
+        column_labels(str(path), reading, "operator", load_dataset(path, reading))
 
 
 def test_a_column_of_the_observation_is_known_without_the_file():

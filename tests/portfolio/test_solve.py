@@ -23,7 +23,7 @@ from mildly.data.select import pick_episodes
 from mildly.errors import MildlyError, Stopped
 from mildly.ope.evaluate import identity_of
 from mildly.portfolio.card import write_card
-from mildly.portfolio.folder import SolveFolder
+from mildly.portfolio.folder import Request, SolveFolder
 from mildly.portfolio.plan import LEARNERS, StepPlan
 from mildly.portfolio.solve import Solution
 
@@ -121,6 +121,13 @@ def test_words_of_a_log_are_no_markup_of_the_card_and_another_seed_is_another_re
     assert "a\\|b (" in card
     assert "\n# big" not in card + code
     assert found.rungs != solved.rungs
+
+
+def test_names_of_groups_are_kept_until_the_work_goes_on(tmp_path):
+    folder = SolveFolder(tmp_path)
+    request = Request("log", {}, "log", "", False, 10.0, 3, 0.2, 0.9, "crew", 5, ["anna", "bob"], [])
+    folder.write_request(request)
+    assert folder.request() == request
 
 
 class Stopping:
@@ -301,7 +308,7 @@ def test_a_log_that_has_changed_is_not_gone_on_with(tmp_path, refused, monkeypat
     ("name", "changes"),
     [
         ("solve.json", {"seed": "0"}),
-        ("solve.json", {"labels": ["a"]}),
+        ("solve.json", {"labels": ["a", 1]}),
         ("solve.json", {"plan": {"rungs": []}}),
         ("solve.json", {"format": 99}),
         ("rungs.json", {"rungs": [{"steps": 1, "values": {}, "failed": {}, "kept": ["../.."]}]}),

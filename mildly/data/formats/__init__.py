@@ -5,7 +5,7 @@ Other packages add theirs by the entry point `mildly.formats`, named by the endi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,11 +78,21 @@ def _by_ending(path: Path, modules: Mapping[str, str]) -> Any:
 
 def read(path: Path, options: ImportOptions) -> Log:
     """A log in any format but the native one, told by its ending or, for a folder, by what is in it."""
-    module = _folder_module(path) if path.is_dir() else _by_ending(path, _MODULES | _READ_ONLY)
+    module = _module_of(path)
     if not getattr(module, "__name__", "").endswith((".table", ".lerobot")):
         refuse(options, TABLE_OPTIONS, str(path), "is no table:")
     log: Log = module.read(path, options)
     return log
+
+
+def texts(path: Path, name: str, rows: Sequence[int]) -> list[str] | None:
+    """What a column of text holds in some rows of a table; None for a column of numbers, and for other formats."""
+    found: list[str] | None = getattr(_module_of(path), "texts", lambda *_: None)(path, name, rows)
+    return found
+
+
+def _module_of(path: Path) -> Any:
+    return _folder_module(path) if path.is_dir() else _by_ending(path, _MODULES | _READ_ONLY)
 
 
 def is_known_folder(path: Path) -> bool:

@@ -20,7 +20,7 @@ from mildly.data.findings import Remark, no_reward
 from mildly.data.formats import cells
 from mildly.data.formats.arrays import parse_meta
 from mildly.data.formats.clock import Clock, Timed, Timeline, find_clock
-from mildly.data.formats.columns import Columns, choose
+from mildly.data.formats.columns import Columns, choose, one
 from mildly.data.formats.discrete import watched
 from mildly.data.formats.episodes import with_ends
 from mildly.data.formats.lines import Lines, Spots
@@ -39,7 +39,7 @@ _NAME = 100  # bytes that an episode's name takes, about
 
 def read(path: Path, options: ImportOptions) -> Log:
     """A table, or a folder of them; the notes say which column was taken for what."""
-    sheets = [open_table(file) for file in (tables_in(path) if path.is_dir() else [path])]
+    sheets = _sheets(path)
     _check_same_columns(sheets)
     first, where = sheets[0], str(path)
     numeric = [name for name in first.names if _is_numeric(name, sheets)]
@@ -87,6 +87,23 @@ def _units_of(names: Sequence[str], units: Mapping[str, str]) -> tuple[str, ...]
     """The unit of each column, empty text where it is not told; empty where none is."""
     found = tuple(units.get(name, "") for name in names)
     return found if any(found) else ()
+
+
+def texts(path: Path, said: str, rows: Sequence[int]) -> list[str] | None:
+    """What a column of text holds in some rows of the table, empty text where nothing; None for a column of numbers."""
+    sheets = _sheets(path)
+    name = one("by", sheets[0].names, (), said, str(path)) or ""
+    if _is_numeric(name, sheets):
+        return None
+    wanted, found, start = np.asarray(rows), [""] * len(rows), 0
+    for sheet in sheets:
+        for batch in sheet.batches([], [], [name]):
+            column = cells.column(batch, name)
+            for i in np.flatnonzero((start <= wanted) & (wanted < start + batch.num_rows)):
+                value = column[int(wanted[i]) - start].as_py()
+                found[i] = "" if value is None else _name(value)
+            start += batch.num_rows
+    return found
 
 
 def _steps_of(
@@ -168,6 +185,10 @@ def _expected_bytes(sheets: Sequence[TableFile], columns: Columns, limit: Limit)
         sizes = (sum(widths[name] for name in names) for names in (columns.obs, columns.action))
         total += schema_bytes(sheet.size.rows, *sizes)
     return total
+
+
+def _sheets(path: Path) -> list[TableFile]:
+    return [open_table(file) for file in (tables_in(path) if path.is_dir() else [path])]
 
 
 def tables_in(folder: Path) -> list[Path]:
