@@ -18,6 +18,8 @@ _MANY_EPISODES, _ALIKE = 10, 0.05
 _HASHED = 2_000_000
 _DUPLICATED = 0.1
 
+Verdict = Literal["alike", "luck", "open", "skill"]
+
 
 def return_spread(inspection: Inspection) -> Iterator[Finding]:
     """How much better the best episodes are than the mean, and whether that is skill: it is what learning may gain."""
@@ -38,8 +40,18 @@ def return_spread(inspection: Inspection) -> Iterator[Finding]:
             "returns-luck",
             "Episodes differ in what they return, but which of them are better cannot be told from luck.",
             f"{outlook.evidence}. {outlook.test.words()}",
-            "Do not pick episodes by their return (`mildly train bc --best-episodes`): those would be the lucky ones. "
+            "Do not pick episodes by their return (`mildly train bc --best-episodes`): they may have been lucky. "
             "Single actions may still be better than others: compare `mildly train mcq` with `mildly train bc`.",
+        )
+    elif outlook.verdict == "open":
+        yield Finding(
+            "info",
+            "returns-unexplained",
+            "Episodes differ by far more than luck within them makes, but these tests cannot tell whether the better "
+            "ones were acted better or had better conditions.",
+            f"{outlook.evidence}. {outlook.test.words()}",
+            "Find out what sets the best episodes apart. If it is who acted, imitate them (`mildly train bc "
+            "--best-episodes 0.1`); if it is the conditions, give these to the policy as observations.",
         )
     elif inspection.thorough and (found := inspection.once(explained_actions)) and found.share > _EXPLAINED:
         yield Finding(
@@ -63,7 +75,7 @@ def return_spread(inspection: Inspection) -> Iterator[Finding]:
 class Prospects(NamedTuple):
     """What the returns promise."""
 
-    verdict: Literal["alike", "luck", "skill"]
+    verdict: Verdict
     evidence: str
     test: LuckTest
 
@@ -83,7 +95,8 @@ def prospects(inspection: Inspection) -> Prospects | None:
         evidence += f" (normalized score {scores[0]:.1f} against {scores[1]:.1f})"
         gain = (scores[0] - scores[1]) / 100
     test = luck_test(inspection)
-    return Prospects("alike" if gain <= _ALIKE else "skill" if test.skill else "luck", evidence, test)
+    verdict: Verdict = "skill" if test.skill else "open" if test.unexplained else "luck"
+    return Prospects("alike" if gain <= _ALIKE else verdict, evidence, test)
 
 
 def deterministic_behavior(inspection: Inspection) -> Iterator[Finding]:

@@ -3,12 +3,16 @@
 Episodes of one policy return different sums, since worlds and policies have noise. Two things would not be so by luck:
 
 - what an episode earns early predicts what it earns late,
-- good episodes stand beside good ones: the log has sources, or a policy that learned.
+- good and bad episodes are in an order: good ones stand together, if the log has sources or a policy that learned; or
+  they take turns with bad ones, as two operators do.
 
 Both are rank correlations, compared with those of random orders. What does not tell policies apart is taken out before:
 the mean reward of each step of an episode (rewards may rise with time, and episodes differ in length), and what the
 state between early and late tells: of one policy, it is all that the past has to do with the future, and a lucky start
 may have led to it. Between early and late lies a pause, as long as rewards remember.
+
+Episodes that pass neither test may still differ by far more than luck within them makes. Then policies or conditions
+made the difference, and these tests cannot say which.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ _STEPS = 6  # of an episode that has an early and a late part, at least
 _ENOUGH = 10  # such episodes
 _ORDERS = 2_000
 _CHANCE = 0.005  # how often luck may pass for skill, in each of the two tests
+_TURNS = 0.001  # how often luck may pass for taking turns, which is rarer and, where it is the case, plain
 _FORGOTTEN = 0.2  # of the autocorrelation that decays
 _NOISE = 4.0  # standard errors within which an autocorrelation is none
 _PAUSE = 1 / 3  # of an episode, at most
@@ -33,6 +38,7 @@ _LASTING = 0.7  # autocorrelation over an episode that no decay explains
 _RIDGES = (0.1, 1.0, 10.0, 100.0, 1e6)
 _EQUAL = 0.1  # how much lengths may vary
 _PARTS = 4  # of an episode, whose differences show what luck does
+_FAR = 2.0  # times the spread that luck makes; of twelve episodes of one policy one log in a thousand has as much
 
 
 class Test(NamedTuple):
@@ -59,20 +65,34 @@ class LuckTest(NamedTuple):
     """What it would be by luck alone; None where lengths differ, or rewards remember too much to tell."""
 
     @property
+    def ordered(self) -> bool:
+        """Whether good and bad episodes are in an order that luck does not make."""
+        return self.order.p <= (_CHANCE if self.order.correlation > 0 else _TURNS)
+
+    @property
     def skill(self) -> bool:
         """Whether episodes differ by more than luck."""
-        return self.order.p <= _CHANCE or (self.halves is not None and self.halves.p <= _CHANCE)
+        return self.ordered or (self.halves is not None and self.halves.p <= _CHANCE)
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether returns spread by far more than luck within episodes makes."""
+        return self.luck is not None and self.spread > _FAR * self.luck
 
     def words(self) -> str:
         """The numbers in sentences."""
         said = []
         if self.halves is not None:
             does = "predicts" if self.halves.p <= _CHANCE else "does not predict"
-            said.append(f"What an episode earns early {does} what it earns late ({self.halves}).")
+            said.append(
+                f"Beyond what the state tells, what an episode earns early {does} what it earns late ({self.halves})."
+            )
         else:
             said.append("Rewards hang together for too much of an episode to compare what it earns early and late.")
-        together = "stand together in the log" if self.order.p <= _CHANCE else "are mixed in the log"
-        said.append(f"Good and bad episodes {together} ({self.order} of neighbors).")
+        order = "stand together" if self.order.correlation > 0 else "take turns"
+        said.append(
+            f"Good and bad episodes {order if self.ordered else 'are mixed'} in the log ({self.order} of neighbors)."
+        )
         if self.luck is not None:
             said.append(
                 f"Luck alone would spread returns by about {figure(self.luck)} (standard deviation); they spread by "
@@ -226,19 +246,23 @@ def _correlation(first: Array, second: Array, random: np.random.Generator) -> Te
     if size == 0:
         return Test(0.0, 1.0)
     by_chance = np.array([first @ random.permutation(second) for _ in range(_ORDERS)])
-    return _test(float(first @ second), by_chance, size)
+    value = float(first @ second)
+    return Test(value / float(size), _share_of(by_chance, value, size))
 
 
 def _serial(ranks: Array, random: np.random.Generator) -> Test:
-    """Of neighbors, against random orders."""
+    """Of neighbors, against random orders: how many have as much of what is seen, together or by turns."""
     size = np.square(ranks).sum()
     if size == 0:
         return Test(0.0, 1.0)
     orders = (random.permutation(ranks) for _ in range(_ORDERS))
     by_chance = np.array([order[1:] @ order[:-1] for order in orders])
-    return _test(float(ranks[1:] @ ranks[:-1]), by_chance, size)
+    value = float(ranks[1:] @ ranks[:-1])
+    sign = 1.0 if value > 0 else -1.0
+    return Test(value / float(size), _share_of(sign * by_chance, sign * value, size))
 
 
-def _test(value: float, by_chance: Array, size: float) -> Test:
+def _share_of(by_chance: Array, value: float, size: float) -> float:
+    """How often chance brings at least as much, the value itself counted."""
     rounding = 1e-9 * size
-    return Test(float(value / size), float((1 + (by_chance >= value - rounding).sum()) / (1 + len(by_chance))))
+    return float((1 + (by_chance >= value - rounding).sum()) / (1 + len(by_chance)))
