@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from checked import changed, codes, found, made, problem
 from test_check_values import smooth
 
 from mildly.data.dataset import FIELDS, Dataset, Meta
+from mildly.data.registry import load_dataset
 
 
 def moved(data: Dataset, rows: Any) -> Dataset:
@@ -145,3 +148,48 @@ def test_scores_beyond_sense_are_told() -> None:
 
 def test_healthy_data_have_none_of_these() -> None:
     assert codes(made(), "warning") == codes(restarted(), "warning") == set()
+
+
+def table(path: Path, ticks: Sequence[Sequence[float]]) -> Dataset:
+    """Episodes of a log with a column of these numbers."""
+    random = np.random.default_rng(0)
+    rows = [
+        f"{episode},{tick:g},{random.normal():.3f},{random.uniform(-1, 1):.3f},{random.normal():.3f}"
+        for episode, some in enumerate(ticks)
+        for tick in some
+    ]
+    path.write_text("\n".join(["episode,tick,x,u,reward", *rows]) + "\n")
+    return load_dataset(path, action="u", scaled=True)
+
+
+def test_a_column_that_counts_the_rows_of_each_episode_may_be_a_clock(tmp_path: Path) -> None:
+    data = table(tmp_path / "log.csv", [range(1, 31)] * 4)
+    assert data.meta.observation_names == ("tick", "x")
+    finding = problem(data, "row-counter")
+    assert finding.severity == "warning"
+    assert finding.what == "'tick' counts the rows of each episode, as a clock does."
+    assert finding.evidence == "It rises by 1 from row to row and starts anew at 1 in each of 4 episodes (of 116 rows)."
+    assert "`--time tick`" in finding.advice
+    assert found(load_dataset(tmp_path / "log.csv", action="u", scaled=True, time="tick"), "row-counter") is None
+    assert found(load_dataset(tmp_path / "log.csv", action="u", scaled=True, obs="x"), "row-counter") is None
+
+
+def test_a_clock_of_parts_of_a_second_is_seen_as_well(tmp_path: Path) -> None:
+    data = table(tmp_path / "log.csv", [np.arange(500) * 0.05] * 4)
+    assert "rises by 0.05 from row to row and starts anew at 0" in problem(data, "row-counter").evidence
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        [range(100)] * 2,
+        [range(start, start + 30) for start in range(4)],
+        [range(30), range(30), [*range(15), *range(16, 31)]],
+        [range(30), range(30), range(0, 60, 2)],
+        [[20.0, 20.1, 20.3] * 10] * 4,
+        [[5.0] * 30] * 4,
+    ],
+    ids=["few episodes", "other starts", "a row left out", "other steps", "a sensor", "constant"],
+)
+def test_a_column_that_does_anything_else_is_a_sensor(tmp_path: Path, ticks: Sequence[Sequence[float]]) -> None:
+    assert found(table(tmp_path / "log.csv", ticks), "row-counter") is None

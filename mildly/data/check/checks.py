@@ -25,6 +25,7 @@ QUICK: tuple[Check, ...] = (
     order.next_observations,
     order.repeated_rows,
     order.ends_that_continue,
+    order.counters,
     episodes.episode_ends,
     episodes.single_steps,
     episodes.few,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ _USUAL_STEP = 0.99
 _SHIFTS = 200  # other episodes that an end is compared with
 _CHANCE = 0.03
 _CONTINUE = 0.2  # share of the ends that may be wrong
+_EPISODES = 3  # that show that a counter starts anew, at least
+_COUNTED = 10  # steps that it counts, at least
 
 
 def next_observations(inspection: Inspection) -> Iterator[Finding]:
@@ -229,3 +232,30 @@ def _straight_on(inspection: Inspection, ends: Array) -> Array:
 def _ahead(inspection: Inspection, rows: Array) -> Array:
     """Where a row and the one before it lead in a straight line."""
     return 2 * inspection.logged("observations", rows) - inspection.logged("observations", rows - 1)
+
+
+def counters(inspection: Inspection) -> Iterator[Finding]:
+    """Columns of a table that count the rows of every episode: clocks that were taken for sensors."""
+    data = inspection.data
+    names = data.meta.observation_names if data.origin is not None and data.origin.names else ()
+    if not names or len(inspection.ends) < _EPISODES or len(data) - len(inspection.ends) < _COUNTED:
+        return
+    first = data.observations[0].astype(np.float64)
+    low, high, anew = np.full(len(first), np.inf), np.full(len(first), -np.inf), np.ones(len(first), dtype=bool)
+    for piece in inspection.pieces(len(first)):
+        block, ends = inspection.logged("observations", piece), inspection.closes(piece)[:-1]
+        steps = np.diff(block, axis=0)[~ends]
+        low, high = np.minimum(low, steps.min(axis=0, initial=np.inf)), np.maximum(high, steps.max(axis=0, initial=0.0))
+        anew &= (block[1:][ends] == first).all(axis=0)
+    facts = inspection.observations
+    rounding = 4 * np.finfo(np.float32).eps * np.maximum(np.abs(facts.low), np.abs(facts.high))
+    for column in np.flatnonzero(anew & (low > rounding) & (high - low <= rounding)):
+        yield Finding(
+            "warning",
+            "row-counter",
+            f"'{names[column]}' counts the rows of each episode, as a clock does.",
+            f"It rises by {low[column]:.4g} from row to row and starts anew at {first[column]:.4g} in each of "
+            f"{counted(len(inspection.ends), 'episode')} ({inspection.of_rows}).",
+            f"If it is a clock, give `--time {shlex.quote(names[column])}`: it then checks the order of the rows, and "
+            "is not learned from. Or leave it out with `--obs`. The policy needs every observation wherever it acts.",
+        )
