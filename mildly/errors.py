@@ -49,5 +49,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listing: str = "") 
     bare = {known_name.lstrip("-"): known_name for known_name in names}  # dashes that all have make all look alike
     near = [bare[found] for found in get_close_matches(name.lstrip("-"), bare, n=1)]
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    known_ones = f"'{listing}' shows those there are." if listing else f"Known: {', '.join(names)}."
+    known_ones = f"'{listing}' shows them all." if listing else f"Known: {', '.join(names)}."
     return MildlyError(f"unknown {kind} '{name}'.{hint} {known_ones}")

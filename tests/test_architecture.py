@@ -20,6 +20,7 @@ LAYERS = (
         "stage",
         "state",
         "versions",
+        "words",
     ),
     ("environments", "data", "theory"),
     (

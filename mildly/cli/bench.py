@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_type_hints
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, table
 from mildly.errors import MildlyError, tell, unknown_name
+from mildly.words import counted
 
 if TYPE_CHECKING:
     from mildly.bench import Row
@@ -113,4 +114,6 @@ def _show(rows: Sequence[Row]) -> None:
         out.print(
             f"\nspeed: steps per second, as a multiple of those of {', '.join(compared)}, taken by turns in this run."
         )
-    out.print(f"{torch.get_num_threads()} threads. The machine's own speed: one matrix product of {products}.")
+    out.print(
+        f"{counted(torch.get_num_threads(), 'thread')}. The machine's own speed: one matrix product of {products}."
+    )

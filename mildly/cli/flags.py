@@ -235,7 +235,7 @@ def _placed(loose: Sequence[str], flags: Sequence[Flag], given: Mapping[str, Any
             found[flag.name] = flag.value(taken)
             loose = loose[len(taken) :]
     if loose:
-        raise MildlyError(f"'{loose[0]}' belongs to no option. '{prog} --help' shows those there are.")
+        raise MildlyError(f"'{loose[0]}' belongs to no option. '{prog} --help' shows all options.")
     missing = [flag for flag in flags if flag.default is MISSING and flag.name not in {**given, **found}]
     if missing:
         names = " and ".join(flag.metavar if flag.positional else f"{flag.option} {flag.metavar}" for flag in missing)

@@ -14,6 +14,7 @@ from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 from mildly.cli.marks import Arg
 from mildly.errors import MildlyError, Stopped, tell
 from mildly.terminal import SafeConsole
+from mildly.words import counted
 
 if TYPE_CHECKING:
     from mildly.data.dataset import Dataset
@@ -76,8 +77,8 @@ def print_jobs(jobs: Sequence[Job]) -> None:
     """What a sweep would run."""
     out = console()
     for job in jobs:
-        out.print(f"{job.name}  {job.steps} steps")
-    out.print(f"{len(jobs)} jobs")
+        out.print(f"{job.name}  {job.steps:,} steps")
+    out.print(counted(len(jobs), "job"))
 
 
 def table(*columns: str, title: str | None = None) -> Table:

@@ -14,6 +14,7 @@ from mildly.cli.output import console, parse
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError, Stopped, tell
+from mildly.words import counted
 
 if TYPE_CHECKING:
     from mildly.algorithms.base import Algorithm
@@ -221,7 +222,9 @@ def tell_of(go: Callable[[], Run]) -> int:
         last = evaluations[-1]
         score = "" if last["score"] is None else f", normalized score {last['score']:.1f}"
         episodes = len(last["returns"])
-        out.print(f"step {last['step']}: mean return {last['mean_return']:.1f} over {episodes} episodes{score}")
+        out.print(
+            f"step {last['step']:,}: mean return {last['mean_return']:.1f} over {counted(episodes, 'episode')}{score}"
+        )
     out.print(f"run: {run.path}")
     if evaluations:
         out.print(f"next: mildly evaluate {run.path}")

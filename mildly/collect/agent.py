@@ -124,8 +124,8 @@ class Agent:
         step, value = self.best()
         if value <= self.random_return:
             raise MildlyError(
-                f"{self.path}: after {self.steps} steps the agent's best return, {value:.1f}, is no better than random "
-                f"actions' {self.random_return:.1f}. Train it longer with --agent-steps."
+                f"{self.path}: after {self.steps:,} steps the agent's best return, {value:.1f}, is no better than "
+                f"random actions' {self.random_return:.1f}. Train it longer with --agent-steps."
             )
         return step, value
 
@@ -187,7 +187,9 @@ def train_agent(
     folder = Path(folder)
     if read_plan(folder) is None:
         if steps < plan.eval_every:
-            raise MildlyError(f"an agent needs at least {plan.eval_every} steps, to its first evaluation; not {steps}.")
+            raise MildlyError(
+                f"an agent needs at least {plan.eval_every:,} steps, to its first evaluation; not {steps:,}."
+            )
         Run(folder).check_free()
         make_env(plan.env_id).close()  # an environment that cannot be made must leave no folder
         folder.mkdir(parents=True, exist_ok=True)

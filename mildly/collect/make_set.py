@@ -81,7 +81,7 @@ def make_set(
     """
     if seed < 0:
         raise MildlyError(f"seed must be at least 0, not {seed}.")
-    words = "; ".join(f"{part.steps} steps of {part.words}" for part in parts)
+    words = "; ".join(f"{part.steps:,} steps of {part.words}" for part in parts)
     using = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("gymnasium", "mujoco"))
     source = f"mildly data collect: {words}; in {env_id}, seed {seed}, {environments} environments, {using}"
     with Writer(out) as writer:
@@ -114,7 +114,7 @@ def policy_parts(
     parts = []
     for policy, size in zip(policies, np.diff(ends).tolist(), strict=True):
         if size < 1:
-            raise MildlyError(f"{policy}: its share of {steps} steps is none.")
+            raise MildlyError(f"{policy}: its share of {steps:,} steps is none.")
         words = "uniformly random actions" if policy == "random" else f"{Path(policy).name} ({how})"
         parts.append(Part(words, size, act_function(policy, env_id, deterministic=deterministic)))
     return parts
@@ -153,7 +153,7 @@ def kind_parts(
     for level, part in zip(kind.split("-"), parts, strict=True):
         step, value = levels[level]
         words = (
-            f"the {level} policy of the SAC agent '{name}' at step {step} ({how}; return {value:.1f} when evaluated)"
+            f"the {level} policy of the SAC agent '{name}' at step {step:,} ({how}; return {value:.1f} when evaluated)"
         )
         named.append(replace(part, words=words))
     return named

@@ -14,6 +14,7 @@ from mildly.data.findings import Remark
 from mildly.data.options import ImportOptions
 from mildly.data.origin import Origin, column_name, place
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 _REACHES = 0.9  # actions that fill [-1, 1] to this, where the environment's bounds are wider, look scaled already
 _WIDER = 1.05
@@ -68,7 +69,7 @@ def scale_actions(
         actions[rows] = block
     if options.clip_actions:
         notes.append(
-            f"{beyond:,} row(s) had actions beyond the bounds, which were clipped."
+            f"Actions beyond the bounds were clipped in {counted(beyond, 'row')}."
             if beyond
             else "No action lies beyond the bounds, so that --clip-actions had no effect."
         )
@@ -135,7 +136,10 @@ def _stated_space(
         return _given_space(options.action_low, options.action_high, size, where), "the options"
     if meta.action_space is not None:
         if meta.action_space.size != size:
-            raise MildlyError(f"{where}: states {meta.action_space.size} action bounds for {size} action column(s).")
+            raise MildlyError(
+                f"{where}: states {counted(meta.action_space.size, 'action bound')} for "
+                f"{counted(size, 'action column')}."
+            )
         return meta.action_space, "the log"
     if meta.env_id is None or not ask_environment:
         return None
@@ -158,8 +162,8 @@ def _given_space(low: tuple[float, ...], high: tuple[float, ...], size: int, whe
     """The user's bounds; one number is meant for all columns."""
     for name, bounds in (("action-low", low), ("action-high", high)):
         if len(bounds) not in (1, size):
-            counted = f"{len(bounds)} given for {size} action column(s)"
-            raise MildlyError(f"{where}: {name}: {counted}; give one, or one for each.")
+            given = f"{len(bounds)} given for {counted(size, 'action column')}"
+            raise MildlyError(f"{where}: {name}: {given}; give one, or one for each.")
     try:
         return ActionSpace(*(bounds * size if len(bounds) == 1 else bounds for bounds in (low, high)))
     except MildlyError as error:
@@ -228,7 +232,7 @@ class _Outliers:
             "warning",
             "action-outliers",
             "Some actions lie far from all others. The bounds found in the data leave them out, and they are clipped.",
-            f"{self.count:,} value(s): {'; '.join(self.first)}{more}.",
+            f"{counted(self.count, 'value')}: {'; '.join(self.first)}{more}.",
             "Give the bounds with --action-low and --action-high if such actions are real. If they stand for missing "
             "values, repair those rows.",
         )

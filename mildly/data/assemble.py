@@ -27,6 +27,7 @@ from mildly.data.memory import Limit
 from mildly.data.options import ImportOptions
 from mildly.data.steps import Log as Log, Steps as Steps
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 _SHIFT_HOLDS = 2  # rows whose fate depends on rows to come
 
@@ -156,7 +157,9 @@ def _without_time_limit(steps: Iterator[Steps], limit: int, notes: list[str]) ->
         changed += int((cut & block.terminated).sum())
         yield block._replace(terminated=block.terminated & ~cut, truncated=block.truncated | cut)
     if changed:
-        notes.append(f"{changed:,} episode(s) that ended for good after exactly {limit} steps are taken for cut off.")
+        notes.append(
+            f"Taken for cut off: {counted(changed, 'episode')} that ended for good after exactly {limit:,} steps."
+        )
 
 
 def _counted(steps: Iterator[Steps]) -> Iterator[tuple[Steps, Array]]:
@@ -199,8 +202,8 @@ def _with_next(steps: Iterator[Steps], notes: list[str]) -> Iterator[Steps]:
         yield ready
     if dropped:
         notes.append(
-            f"{dropped:,} row(s) at the end of an episode have no next observation and were left out; "
-            "where their observation is the next one of the row before, it was used."
+            f"The last row of {counted(dropped, 'episode')} has no next observation. It is used only as the next "
+            "observation of the row before it, if there is one."
         )
 
 
@@ -247,9 +250,11 @@ def _without_bad_rows(transitions: Iterator[Steps], notes: list[str], counter: G
         yield good
         held = rows.part(slice(known, None))
     if dropped:
-        notes.append(f"{dropped:,} row(s) with NaN or infinite values were left out; their episodes go on behind them.")
+        notes.append(
+            f"Left out: {counted(dropped, 'row')} with NaN or infinite values. Episodes go on behind such rows."
+        )
     if counter.episodes_lost:
-        notes.append(f"{counter.episodes_lost:,} episode(s) have no row without such values.")
+        notes.append(f"No row is left of {counted(counter.episodes_lost, 'episode')}.")
 
 
 def _good_rows(steps: Steps, known: int) -> tuple[Steps, Array]:

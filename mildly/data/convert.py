@@ -24,6 +24,7 @@ from mildly.data.tasks import task_of
 from mildly.data.writer import Writer
 from mildly.errors import MildlyError
 from mildly.files import atomic_write, remove_leftovers
+from mildly.words import counted
 
 _NOT_PACKED = (".npz", ".hdf5", ".h5")  # as large as the arrays are
 _PLAIN_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")  # without a place for a description
@@ -83,8 +84,8 @@ def convert(
         export(data, target)
     if data.gaps is not None:
         tell(
-            f"Rows are missing inside {int((data.gaps.rows > 0).sum()):,} episode(s), which {name} cannot tell: their "
-            "parts are episodes of their own there. A folder keeps them whole."
+            f"Rows are missing inside {counted(int((data.gaps.rows > 0).sum()), 'episode')}, which {name} cannot tell: "
+            "their parts are episodes of their own there. A folder keeps them whole."
         )
     if path.name.lower().endswith(_PLAIN_TEXT):
         tell(f"{path.name} cannot say what its actions mean: read it back with {_way_back(data.meta)}")

@@ -30,6 +30,7 @@ from mildly.data.memory import check_npy_header
 from mildly.data.origin import Origin, column_name, place
 from mildly.errors import MildlyError
 from mildly.files import read_own_json
+from mildly.words import counted
 
 Array = npt.NDArray[Any]
 
@@ -331,14 +332,14 @@ def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
             )
         if array.ndim != dimensions.get(name, 1):
             raise MildlyError(
-                f"{where}: '{name}' has shape {array.shape}, expected {dimensions.get(name, 1)} dimension(s)."
+                f"{where}: '{name}' has shape {array.shape}, expected {counted(dimensions.get(name, 1), 'dimension')}."
             )
     rows = len(arrays["observations"])
     if rows == 0:
         raise MildlyError(f"{where}: holds no transitions.")
     for name, array in arrays.items():
         if len(array) != rows:
-            raise MildlyError(f"{where}: '{name}' has {len(array)} rows, but 'observations' has {rows}.")
+            raise MildlyError(f"{where}: '{name}' has {len(array):,} rows, but 'observations' has {rows:,}.")
     if arrays["next_observations"].shape != arrays["observations"].shape:
         shapes = arrays["next_observations"].shape, arrays["observations"].shape
         raise MildlyError(f"{where}: 'next_observations' is {shapes[0]}, but 'observations' is {shapes[1]}.")

@@ -21,6 +21,7 @@ import numpy as np
 
 from mildly.data.dataset import Array
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 MOST_LETTERS, MOST_PARTS, MOST_DEPTH = 1000, 200, 40
 
@@ -186,8 +187,8 @@ def _inside(part: ast.expr, where: str) -> list[ast.expr]:
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in FUNCTIONS:
             least, most, _ = FUNCTIONS[name]
             if len(given) < least or (most is not None and len(given) > most):
-                number = f"{least}" if most == least else f"at least {least}"
-                raise MildlyError(f"{where}: {name} takes {number} value(s), got {len(given)}.")
+                number = ("" if most == least else "at least ") + counted(least, "value")
+                raise MildlyError(f"{where}: {name} takes {number}, got {len(given)}.")
             return given
         case ast.Call(func=ast.Name(id=name)):
             near = get_close_matches(name, FUNCTIONS, n=1)

@@ -21,6 +21,7 @@ import numpy as np
 from mildly.data.dataset import Array
 from mildly.data.steps import Steps
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 Method = str | float
 """`previous`, `interpolate`, or a number."""
@@ -110,7 +111,7 @@ def without_codes(
             next_observations=None if following is None else cleared(following, observations, counts=False),
         )
     notes.append(
-        f"{codes.count:,} cell(s) hold a code for a missing value."
+        f"A code for a missing value stood in {counted(codes.count, 'cell')}."
         if codes.count
         else "No cell holds one of these codes, so that --missing had no effect."
     )
@@ -132,7 +133,9 @@ def filled(steps: Iterator[Steps], plan: FillPlan, notes: list[str]) -> Iterator
     yield from filler.rest()
     if filler.cells or filler.left:
         left = f"; {filler.left:,} in longer gaps, or without a neighbor, were not" if filler.left else ""
-        notes.append(f"{filler.cells:,} missing cell(s) were filled (gaps of at most {plan.limit} row(s)){left}.")
+        notes.append(
+            f"Filled: {counted(filler.cells, 'missing cell')}, in gaps of at most {counted(plan.limit, 'row')}{left}."
+        )
 
 
 class _Filler:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from mildly.experiments.process import DIVERGED, WorkerTask, log_tail, start, terminate
 from mildly.experiments.progress import SweepProgress
+from mildly.words import counted
 
 _POLL_SECONDS = 0.05
 
@@ -42,7 +43,7 @@ def run_locally(
                 else:
                     failed[task.name] = log_tail(task.log)
                     progress.counts.failed += 1
-                    how = "diverged" if code == DIVERGED else f"failed {attempts[task.name]} time(s)"
+                    how = "diverged" if code == DIVERGED else f"failed {counted(attempts[task.name], 'time')}"
                     progress.say(f"{task.name}: {how}, see {task.log}")
             progress.refresh(task for task, _ in running.values())
         for _, process in running.values():

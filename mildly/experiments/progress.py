@@ -93,7 +93,7 @@ class SweepProgress:
         score, mean_return = _number(evaluation, "score"), _number(evaluation, "mean_return")
         result = "" if mean_return is None else f"return {mean_return:.1f}" if score is None else f"score {score:.1f}"
         left = f"{timedelta(seconds=round((task.all_steps - step) / speed))} left" if speed else ""
-        steps = f"{step}/{task.all_steps}" + (f" ({phase})" if phase else "")
+        steps = f"{step:,}/{task.all_steps:,}" + (f" ({phase})" if phase else "")
         return task.name, steps, f"{speed:.1f} steps/s" if speed else "", result, left
 
 

@@ -53,7 +53,7 @@ def fit(
         if not trainer.complete:  # a fit may end before its steps
             trainer.train(_Progress(folder.name, steps, say), stop)
     if stop:
-        raise Stopped(f"stopped at step {trainer.step} of {steps} of {folder}; a checkpoint is written.", stop[0])
+        raise Stopped(f"stopped at step {trainer.step:,} of {steps:,} of {folder}; a checkpoint is written.", stop[0])
     return run.metrics()
 
 

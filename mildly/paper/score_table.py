@@ -12,6 +12,7 @@ import numpy as np
 from mildly.evaluation.results import Result, std_over_seeds
 from mildly.paper.matching import changes, closest_to_paper, is_recollected, official_name
 from mildly.paper.reproductions import METHODS, PublishedScore, Reproduction, published_scores
+from mildly.words import counted
 
 MISSING = "—"
 
@@ -86,9 +87,10 @@ class ScoreTable:
         notes = []
         cells = list(self.cells.values())
         if cells:
+            seeds = _range([len(cell.scores) for cell in cells])
             notes.append(
                 f"Ours: {_range([cell.steps for cell in cells])} steps, "
-                f"{_range([len(cell.scores) for cell in cells])} seed(s); the mean of the last ten evaluations "
+                f"{seeds} {'seed' if seeds == '1' else 'seeds'}; the mean of the last ten evaluations "
                 "of each, ± the standard deviation over seeds (n - 1). The paper: 1,000,000 steps, 4 seeds."
             )
         if any(cell.recollected for cell in cells):
@@ -103,12 +105,14 @@ class ScoreTable:
             notes.append(f"Settings that are not the paper's: {'; '.join(changed)}.")
         left_out = sum(cell.left_out for cell in cells)
         if left_out:
-            notes.append(f"{left_out} further run(s) with other settings or data, or shorter, are not in the table.")
+            notes.append(
+                f"Not in the table: {counted(left_out, 'further run')} with other settings or data, or shorter."
+            )
         if self.not_implemented:
             notes.append(f"Not implemented yet: {', '.join(self.not_implemented)}.")
         missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.not_implemented) * len(self.datasets)
         if missing:
-            notes.append(f"{missing} cell(s) have no run yet ({MISSING}).")
+            notes.append(f"Without a run yet ({MISSING}): {counted(missing, 'cell')}.")
         return notes
 
 

@@ -13,6 +13,7 @@ from mildly.data.dataset import Array, Dataset, blocks
 from mildly.errors import MildlyError
 from mildly.files import atomic_write, writable
 from mildly.report.chart_files import plain_text
+from mildly.words import counted
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -78,7 +79,7 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
 
 def _title(data: Dataset) -> str:
     episodes = len(data.episodes())
-    facts = [data.meta.name, f"{len(data):,} transitions", f"{episodes:,} episode{'' if episodes == 1 else 's'}"]
+    facts = [data.meta.name, counted(len(data), "transition"), counted(episodes, "episode")]
     return "    ".join([*facts, *([data.meta.env_id] if data.meta.env_id else [])])
 
 

@@ -35,6 +35,7 @@ from mildly.report.markup import (
 )
 from mildly.report.reading import Record
 from mildly.report.summary import SCORE_NOTE, UNSCORED_NOTE, Report, on_data_texts, score_text, sentences, steps_text
+from mildly.words import counted
 
 _MOST_COLUMNS = 8  # of the small table; with more labels the long one alone is readable
 _PART_COLORS = dict(zip((*PARTS, "phases"), ("v0", "v1", "v2", "v3", "faint", "text"), strict=True))
@@ -178,7 +179,7 @@ def _aggregates(comparison: Comparison | str) -> list[Html]:
         return [paragraph(comparison)]
     sets = comparison.datasets
     about = (
-        f"Over {len(sets)} data set{'' if len(sets) == 1 else 's'} ({', '.join(sets[:6])}{', ...' * (len(sets) > 6)}) "
+        f"Over {counted(len(sets), 'data set')} ({', '.join(sets[:6])}{', ...' * (len(sets) > 6)}) "
         "on which all algorithms compared have two runs or more. Bars are 95 % intervals of a bootstrap that draws "
         "runs anew within each data set."
     )
@@ -302,9 +303,11 @@ def _data(report: Report) -> list[Html]:
 def _versions(report: Report) -> list[Html]:
     total = len(report.records)
     rows = []
-    for package, counted in version_counts(report.records).items():
-        only = len(counted) == 1 and counted.total() == total
-        texts = [version[:12] + ("" if only else f" ({runs} runs)") for version, runs in counted.most_common()]
+    for package, versions in version_counts(report.records).items():
+        only = len(versions) == 1 and versions.total() == total
+        texts = [
+            version[:12] + ("" if only else f" ({counted(runs, 'run')})") for version, runs in versions.most_common()
+        ]
         rows.append([package, ", ".join(texts)])
     return [
         html_table(

@@ -10,6 +10,7 @@ from functools import cached_property
 from mildly.evaluation.results import SCORE_RULE
 from mildly.report.grouping import Group, group_runs
 from mildly.report.reading import Record, Unreadable
+from mildly.words import counted
 
 SCORE_NOTE = f"A score is {SCORE_RULE}; ± is the standard deviation over seeds (n - 1)."
 UNSCORED_NOTE = (
@@ -116,15 +117,13 @@ def _extent(report: Report) -> list[str]:
     runs, sets = len(report.records), report.datasets
     algorithms = list(dict.fromkeys(group.algorithm for group in report.groups))
     seeds = sorted({group.seeds for group in report.groups})
-    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    each = " each" if len(report.groups) > 1 else ""
+    many = counted(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {counted(seeds[-1], 'seed')}"
     where = f"the data set {sets[0]}" if len(sets) == 1 else f"{len(sets)} data sets"
     configurations = ""
     if len(report.labels) > len(algorithms):
-        configurations = f" in {_counted(len(report.labels), 'configuration')}"
-    return [
-        f"{_counted(runs, 'run')} of {_listed(algorithms)}{configurations} on {where}, {many} "
-        f"{'seed' if seeds[-1] == 1 else 'seeds'} each."
-    ]
+        configurations = f" in {counted(len(report.labels), 'configuration')}"
+    return [f"{counted(runs, 'run')} of {_listed(algorithms)}{configurations} on {where}, {many}{each}."]
 
 
 def _winners(report: Report) -> list[str]:
@@ -167,23 +166,19 @@ def _cautions(report: Report) -> list[str]:
     damaged = sum(bool(record.problems) for record in report.records)
     found = []
     if unfinished:
-        found.append(f"{_counted(unfinished, 'run')} {_are(unfinished)} unfinished, and counted as far as made.")
+        found.append(f"{counted(unfinished, 'run')} {_are(unfinished)} unfinished, and counted as far as made.")
     else:
         found.append("All runs are complete.")
     if unscored:
-        found.append(f"{_counted(unscored, 'run')} {_are(unscored)} without an evaluation, and so without a score.")
+        found.append(f"{counted(unscored, 'run')} {_are(unscored)} without an evaluation, and so without a score.")
     if repeated:
-        found.append(f"{_counted(repeated, 'run')} repeat{'s' * (repeated == 1)} a seed of the same group.")
+        found.append(f"{counted(repeated, 'run')} repeat{'s' * (repeated == 1)} a seed of the same group.")
     if damaged:
-        found.append(f"{_counted(damaged, 'run')} {_are(damaged)} damaged in part.")
+        found.append(f"{counted(damaged, 'run')} {_are(damaged)} damaged in part.")
     if report.unreadable:
         count = len(report.unreadable)
-        found.append(f"{_counted(count, 'folder')} could not be read and {_are(count)} listed below.")
+        found.append(f"{counted(count, 'folder')} could not be read and {_are(count)} listed below.")
     return found
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:

@@ -67,7 +67,7 @@ def load_latest(path: Path, say: Callable[[str], object]) -> tuple[dict[str, Ten
             found = load(previous(path))
         except MildlyError:
             raise error from None
-        say(f"{path}: damaged; going on from the checkpoint before it, at step {found[1]['step']}")
+        say(f"{path}: damaged; going on from the checkpoint before it, at step {found[1]['step']:,}")
         return found
 
 

@@ -13,6 +13,7 @@ from mildly.algorithms.base import Phase
 from mildly.evaluation.rollout import Evaluation
 from mildly.run import Plan
 from mildly.terminal import SafeConsole
+from mildly.words import counted
 
 _PLAIN_SECONDS, _BAR_SECONDS = 15.0, 0.25
 _WIDE = 140  # columns of a terminal that also has room for losses
@@ -51,7 +52,8 @@ class TrainingProgress:
             evaluation = f"'{plan.data.name}' names no environment to evaluate in"
         self.say(
             f"{folder}: {plan.algorithm} (preset {plan.preset}{lam}) on {plan.data.name}, {evaluation}, "
-            f"seed {plan.seed}, {plan.device}, {plan.threads} thread(s)" + (f", from step {start}" if start else "")
+            f"seed {plan.seed}, {plan.device}, {counted(plan.threads, 'thread')}"
+            + (f", from step {start:,}" if start else "")
         )
 
     def __enter__(self) -> TrainingProgress:
@@ -112,7 +114,7 @@ class TrainingProgress:
         if self.bar:
             self.bar.update(self.task, completed=step, speed=pace, details=details)
         else:
-            self.say(f"{self.title}  {step}/{self.steps}  {pace}  {details}")
+            self.say(f"{self.title}  {step:,}/{self.steps:,}  {pace}  {details}")
 
 
 def clock(seconds: float) -> str:

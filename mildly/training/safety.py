@@ -48,11 +48,11 @@ class SafetyNet:
         self.count += 1
         value = result.mean_return if result.score is None else result.score
         if self.stop_below is not None and value < self.stop_below:
-            self.fallen = f"step {step}: {_words(line)}, below {self.stop_below:g}"
+            self.fallen = f"step {step:,}: {_words(line)}, below {self.stop_below:g}"
         elif self.count <= _FIRST and _lower(line, self.first):
             return (
-                f"warning: step {step}: {_words(line)}, less than the {_words(self.first)} it began with; the best "
-                f"policy so far, of step {self.best['step']}, is in {self.folder}"
+                f"warning: step {step:,}: {_words(line)}, less than the {_words(self.first)} it began with; the best "
+                f"policy so far, of step {self.best['step']:,}, is in {self.folder}"
             )
         return ""
 
@@ -71,7 +71,7 @@ class SafetyNet:
         load_policy(self.folder).save(self.run.path / "policy")
         return (
             f"stopped at {self.fallen}; {self.run.path / 'policy'} is the best policy again, of step "
-            f"{self.best['step']} ({_words(self.best)}). The training itself stands at the last step."
+            f"{self.best['step']:,} ({_words(self.best)}). The training itself stands at the last step."
         )
 
 

@@ -84,8 +84,8 @@ class Session:
                 flag = f"--{phase.field.replace('_', '-')}"
                 at_most = "at most " if phase.finished is not None else ""
                 self.notes.append(
-                    f"the phase '{phase.name}' has {at_most}{phase.steps} steps, more than "
-                    f"the {plan.steps} that follow ({flag})"
+                    f"the phase '{phase.name}' has {at_most}{phase.steps:,} steps, more than "
+                    f"the {plan.steps:,} that follow ({flag})"
                 )
         """What to tell the user before the first step."""
         gamma: float | None = getattr(config, "gamma", None)
@@ -134,7 +134,7 @@ class Session:
                 for line in [*self.notes, *self._phases_ahead(), *trainer.notes]:
                     progress.say(line)
                 if trainer.complete:
-                    progress.say(f"complete at step {trainer.step} already; prolong it with --steps, the new total")
+                    progress.say(f"complete at step {trainer.step:,} already; prolong it with --steps, the new total")
                 self.say = progress.say
                 self.begun()
                 self._train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
@@ -212,7 +212,7 @@ class Session:
         where = f" of the phase '{trainer.phase.name}'" if trainer.phase.name else ""
         goes_on = f"Resume with: {self.RESUME} {shlex.quote(str(self.run.path))}"
         goes_on = "The run is complete." if trainer.complete else goes_on
-        return f"stopped at step {trainer.step} of {trainer.phase.steps}{where}; a checkpoint is written. {goes_on}"
+        return f"stopped at step {trainer.step:,} of {trainer.phase.steps:,}{where}; a checkpoint is written. {goes_on}"
 
 
 def _observation_space(data: Dataset) -> ObservationSpace:

@@ -199,7 +199,7 @@ class Trainer:
     def _one_step(self) -> None:
         size = self.algorithm.config.batch_size
         try:
-            with memory_for(f"at step {self.step + 1} with batch_size {size}. Lower it."):
+            with memory_for(f"at step {self.step + 1:,} with batch_size {size}. Lower it."):
                 with self._timed("data"):
                     batches = self.source.next_batches(self.phase.sampler)
                 for batch in batches:
@@ -280,15 +280,15 @@ class Trainer:
         if not _not_finite(self.sums):
             return
         for step, metrics in enumerate(self.recent, self.step - len(self.recent) + 1):
-            self._check_finite(metrics, f"for the first time at step {step}")
+            self._check_finite(metrics, f"for the first time at step {step:,}")
         since = self.step - max(self.counts.values(), default=0)
-        self._check_finite(self.sums, f"between steps {since + 1} and {self.step}")
+        self._check_finite(self.sums, f"between steps {since + 1:,} and {self.step:,}")
 
     def _finite_state(self) -> dict[str, Tensor]:
         """The learner's state, known to be sound: weights are newer than metrics, and may have overflowed."""
         self._check_sums()
         state = self.algorithm.state_dict()
-        self._check_finite(state, f"after step {self.step}")
+        self._check_finite(state, f"after step {self.step:,}")
         return state
 
     def _check_finite(self, tensors: Mapping[str, Tensor], when: str) -> None:
@@ -323,7 +323,7 @@ class Trainer:
                     self.on_save()
                 checkpoint.save(self.run.checkpoint, tensors | _prefixed("source.", of_source), facts)
             except (SafetensorError, OSError) as error:  # a full disk; the previous checkpoint still stands
-                raise MildlyError(f"{self.run.path}: step {self.step} cannot be saved ({error}).") from error
+                raise MildlyError(f"{self.run.path}: step {self.step:,} cannot be saved ({error}).") from error
         self.saved = self.current, self.step
         self.run.write_timing(self.seconds, peak_megabytes(self.algorithm.device))
 
@@ -336,7 +336,8 @@ class Trainer:
         tensors, facts = checkpoint.load_latest(self.run.checkpoint, self.notes.append)
         if facts["step"] > self.schedule.steps and self.schedule.ends:
             raise MildlyError(
-                f"{self.run.path}: stands at step {facts['step']}, beyond the {self.schedule.steps} steps asked for."
+                f"{self.run.path}: stands at step {facts['step']:,}, beyond the {self.schedule.steps:,} steps asked "
+                "for."
             )
         try:
             self.algorithm.load_state_dict(_below("algorithm.", tensors))

@@ -173,7 +173,7 @@ def test_bounds_found_in_the_data_ignore_isolated_outliers_and_say_so(refuse: bo
     assert actions[500, 0] == 1
     found = Remark.of(notes[0])
     assert (found.severity, found.code) == ("warning", "action-outliers")
-    assert found.evidence == "2 value(s): -999 in row 17, column 0; 65535 in row 500, column 0."
+    assert found.evidence == "2 values: -999 in row 17, column 0; 65535 in row 500, column 0."
 
 
 def test_an_outlier_among_scaled_actions_is_clipped_and_the_others_are_kept() -> None:
@@ -294,7 +294,7 @@ def test_the_row_named_is_the_log_s_own_in_a_later_block(monkeypatch: pytest.Mon
 def test_clipping_is_done_and_told() -> None:
     actions, _, notes = scaled([[0.0], [1.0], [-9.0], [5.5]], bounds(-3, 5, clip_actions=True))
     assert actions[:, 0].tolist() == [-0.25, 0, -1, 1]
-    assert "2 row(s) had actions beyond the bounds, which were clipped." in notes
+    assert "Actions beyond the bounds were clipped in 2 rows." in notes
 
 
 def test_without_refusal_all_stays_as_it_is() -> None:
@@ -314,7 +314,7 @@ def test_bounds_are_found_around_nan_and_infinities() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [
-        ((-1, -1, -1), (1, 1, 1), r"log\.csv: action-low: 3 given for 2 action column\(s\); give one, or one for each"),
+        ((-1, -1, -1), (1, 1, 1), r"log\.csv: action-low: 3 given for 2 action columns; give one, or one for each"),
         ((-1, 2), (1, 2), "action-low and action-high: .* the lower below the upper, got -1 to 1, 2 to 2"),
         ((3,), (-3,), "action-low and action-high: .* the lower below the upper"),
         ((-np.inf,), (np.inf,), "action-low and action-high: .* the lower below the upper"),
@@ -327,7 +327,7 @@ def test_wrong_bounds_are_refused(low: tuple[float, ...], high: tuple[float, ...
 
 
 def test_a_log_whose_own_bounds_are_too_few_is_refused() -> None:
-    with pytest.raises(MildlyError, match=r"log\.csv: states 1 action bounds for 2 action column"):
+    with pytest.raises(MildlyError, match=r"log\.csv: states 1 action bound for 2 action column"):
         scaled([[0.0, 0.0]], action_space=ActionSpace.unit(1))
 
 

@@ -81,7 +81,7 @@ def test_a_log_of_arrays(tmp_path: Path, save: Save) -> None:
     assert_golden(dataset)
     assert "Stored as float64; kept as float32." in dataset.meta.notes
     assert any("found in the data: -2 to 4" in note for note in dataset.meta.notes)
-    assert any(note.startswith("1 row(s) at the end") for note in dataset.meta.notes)
+    assert any(note.startswith("The last row of 1 episode") for note in dataset.meta.notes)
     assert dataset.meta.source.split(" ")[-1].startswith("log")
 
 
@@ -178,7 +178,7 @@ def test_in_rlds_the_last_row_is_the_final_observation(tmp_path: Path) -> None:
     assert data.terminated.tolist() == [False, True, False, False]
     assert data.truncated.tolist() == [False, False, False, True]
     assert data.rewards.tolist() == [1, 2, 4, 8]
-    assert any("2 row(s) marked by 'is_last' have neither action nor reward" in note for note in data.meta.notes)
+    assert any("Taken for final observations: 2 rows marked by 'is_last'" in note for note in data.meta.notes)
     (tmp_path / "log.npz").unlink()
     real = {**columns, "reward": np.array([1.0, 2, 3, 4, 8, 16])}  # a last step with a reward is a step
     data = load_dataset(save_npz(tmp_path, real))
@@ -217,7 +217,7 @@ def test_a_row_that_is_both_done_and_a_cut_off_is_a_cut_off(tmp_path: Path, save
     del columns["terminals"]
     dataset = load_dataset(save(tmp_path, columns))
     assert_golden(dataset)
-    assert any(note.startswith(f"1 row(s) are both {name} and cut off") for note in dataset.meta.notes)
+    assert any(note.startswith(f"Both {name} and cut off: 1 row.") for note in dataset.meta.notes)
 
 
 def test_d4rl_s_rules_hold_for_files_of_its_tasks_only(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_flag_within_an_episode_is_told(tmp_path: Path, save: Save) -> None:
     dataset = load_dataset(save(tmp_path, {**LOG, "episode_id": np.zeros(6)}))
     assert_golden(dataset)
     assert any(
-        "(flag-inside-episode)" in note and "1 row(s), flagged by 'terminals' or 'timeouts': row 2." in note
+        "(flag-inside-episode)" in note and "1 row, flagged by 'terminals' or 'timeouts': row 2." in note
         for note in dataset.meta.notes
     )
 

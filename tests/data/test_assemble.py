@@ -47,7 +47,7 @@ def assembled(
 def number_in(dataset: Dataset, words: str) -> int:
     """The number of rows that a note tells; 0 without such a note."""
     notes = [note for note in dataset.meta.notes if words in note]
-    return int(re.match(r"([\d,]+) row", notes[0])[1]) if notes else 0
+    return int(re.search(r"([\d,]+) (row|episode)", notes[0])[1]) if notes else 0
 
 
 @settings(max_examples=250)
@@ -67,7 +67,7 @@ def test_any_flags_in_any_blocks_give_the_transitions_of_the_slow_rules(
     assert dataset.terminated[-1] or dataset.truncated[-1]
     if rows[0].next_obs is None:
         kept = transitions(rows, time_limit)
-        assert number_in(dataset, "have no next observation") == len(rows) - len(kept)
+        assert number_in(dataset, "has no next observation") == len(rows) - len(kept)
         assert number_in(dataset, "NaN or infinite") == len(kept) - len(expected)
 
 
@@ -115,7 +115,7 @@ def test_a_row_at_a_cut_off_lends_its_observation_to_the_row_before() -> None:
     assert dataset.observations[:, 0].tolist() == [0, 1, 3, 4]
     assert dataset.next_observations[:, 0].tolist() == [1, 2, 4, 5]
     assert ends(dataset) == ([], [1, 3])
-    assert "2 row(s) at the end of an episode have no next observation" in dataset.meta.notes[0]
+    assert "The last row of 2 episodes has no next observation" in dataset.meta.notes[0]
 
 
 def test_a_terminal_row_is_kept_even_as_the_last() -> None:
@@ -145,7 +145,7 @@ def test_a_time_limit_takes_back_the_ends_it_caused_and_leaves_falls_alone() -> 
         row.next_obs = [9.0, 9.0]
     dataset = assembled(rows, options=ImportOptions(time_limit=4))
     assert ends(dataset) == ([5, 14], [3, 16])
-    assert "1 episode(s) that ended for good after exactly 4 steps are taken for cut off." in dataset.meta.notes
+    assert "Taken for cut off: 1 episode that ended for good after exactly 4 steps." in dataset.meta.notes
 
 
 def test_a_final_observation_is_no_step_of_the_time_limit() -> None:
@@ -162,7 +162,7 @@ def test_a_row_before_a_bad_one_is_cut_off_and_the_episode_goes_on_behind_it() -
     assert dataset.observations[:, 0].tolist() == [0, 1, 2, 4]
     assert ends(dataset) == ([], [2, 3])
     assert dataset.episodes() == [slice(0, 4)]
-    assert "1 row(s) with NaN or infinite values were left out; their episodes go on behind them." in dataset.meta.notes
+    assert "Left out: 1 row with NaN or infinite values. Episodes go on behind such rows." in dataset.meta.notes
 
 
 def test_a_terminal_row_before_a_bad_one_is_kept_with_its_own_observation_as_the_next() -> None:

@@ -146,7 +146,7 @@ def test_saturated_actions_are_told_above_a_fifth(share: float, fires: bool) -> 
     finding = found(data, "action-saturated")
     assert (finding is not None) == fires
     if finding:
-        assert finding.evidence.startswith("At a bound are 29 % in column 0 ")
+        assert finding.evidence.startswith("Share of rows at a bound: 29 % in column 0 ")
         assert "bang-bang" not in finding.what
 
 
@@ -544,6 +544,17 @@ def test_the_command_shows_findings_and_ends_with_1_on_an_error(shown: Shown) ->
     assert lines[start + 1].startswith("         30 of 30")
     assert lines[start + 2].startswith("         -> Mark them as cut off")
     assert lines[-1] == "2 errors, no warnings, 1 note"
+
+
+def test_how_rows_are_counted_is_not_told_where_none_is_cited(shown: Shown) -> None:
+    assert "counted from" not in shown(made())[1]
+
+
+def test_how_rows_are_counted_is_told_of_a_row_that_is_cited(shown: Shown) -> None:
+    data = made()
+    data.actions[5] = np.nan
+    assert "first in row 5" in (text := shown(data)[1])
+    assert "Lines of a file are counted from 1, rows and columns from 0." in text
 
 
 def test_the_command_ends_with_0_without_an_error(shown: Shown) -> None:

@@ -84,7 +84,7 @@ def test_rows_that_are_out_of_order_by_more_than_one_place_break_the_episode(tmp
     times[10:20] = [*times[15:20], *times[10:15]]
     data = load_dataset(log(tmp_path / "log.csv", [60 * t for t in times]))
     back = remarks(data)["time-goes-back"]
-    assert back.evidence == "'time' goes back 1 time(s) in 59 steps: at line 17 (by 9 min)."
+    assert back.evidence == "'time' goes back 1 time in 59 steps: at line 17 (by 9 min)."
     assert back.advice.startswith("Sort the rows by 'time'")
     assert data.observations[data.truncated, 0].tolist() == [13, 58]
 
@@ -162,7 +162,7 @@ def test_a_row_without_a_time_is_told_and_kept(tmp_path: Path) -> None:
     times: list[object] = [60 * t for t in minutes()]
     times[4], times[5] = "", ""
     data = load_dataset(log(tmp_path / "log.csv", times))  # type: ignore[arg-type]
-    assert remarks(data)["time-missing"].evidence == "'time' is empty 2 time(s): lines 6, 7."
+    assert remarks(data)["time-missing"].evidence == "'time' is empty 2 times: lines 6, 7."
     assert list(remarks(data)) == ["time-missing"]
     assert len(data) == 59
 

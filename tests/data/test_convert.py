@@ -211,7 +211,7 @@ def test_the_command_converts_explains_and_says_what_is_next(
     assert lines[0].startswith("- Columns as guessed from their names: observation = x, v; action = u;")
     assert any("found in the data: -3 to 5" in line for line in lines)
     assert lines[-2] == (
-        f"{tmp_path / 'set'}: 4 transitions, 2 episodes, 2 observation and 1 action column(s), mean return 7.5"
+        f"{tmp_path / 'set'}: 4 transitions, 2 episodes, 2 observation and 1 action column, mean return 7.5"
     )
     assert lines[-1] == f"next: mildly data check {tmp_path / 'set'}"
     assert Dataset.load(tmp_path / "set").meta.name == "mine"

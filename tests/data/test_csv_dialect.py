@@ -83,7 +83,7 @@ def test_all_at_once_as_a_spreadsheet_program_writes_it(tmp_path: Path) -> None:
     lines = "# made in a laboratory; 1,5\n\n# twice\n" + text(";", ",")
     dataset = load(tmp_path, lines.replace("\n", "\r\n").encode("utf-16"))
     assert_same_table(dataset)
-    words = "Read with: UTF-16, semicolons between the columns, decimal commas, 3 line(s) of comments skipped."
+    words = "Read with: UTF-16, semicolons between the columns, decimal commas, 3 lines of comments skipped."
     assert how(dataset) == words
 
 

@@ -31,7 +31,7 @@ def test_the_real_maze_never_terminates_and_loses_two_rows_at_each_way_point() -
     # Way-points are never 300 steps apart. 18 of the 136 follow another one, so that 118 other rows come after one.
     assert len(dataset) == 10_000 - 136 - 118 - 1
     assert_rows_equal(dataset, slow_rows(path, horizon=300, terminates=False))
-    assert any("At 136 way-point(s) the file repeats" in note for note in dataset.meta.notes)
+    assert any("At 136 way-points the file repeats" in note for note in dataset.meta.notes)
     assert dataset.meta.env_id == "d4rl/maze2d-umaze-v1"
     assert (dataset.meta.reference_min, dataset.meta.reference_max) == (23.85, 161.86)
 

@@ -17,6 +17,7 @@ from mildly.data.fill import FillPlan, filled, parse_fill
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 METHODS = st.sampled_from(["previous", "interpolate", 7.5, None])
 
@@ -76,7 +77,9 @@ def test_blocks_give_what_the_slow_rule_gives(
     assert np.concatenate([block.terminated for block in blocks]).tolist() == [row.terminated for row in rows]
     assert np.isnan(np.concatenate([block.rewards for block in blocks])).all()  # a reward is never filled
     count = int(np.isnan(before).sum() - np.isnan(got).sum())
-    assert not (count or np.isnan(got).any()) or notes[0].startswith(f"{count:,} missing cell(s) were filled")
+    assert not (count or np.isnan(got).any()) or notes[0].startswith(
+        f"Filled: {counted(count, 'missing cell')}, in gaps"
+    )
 
 
 def test_filling_saves_transitions_that_dropping_loses() -> None:
@@ -87,7 +90,7 @@ def test_filling_saves_transitions_that_dropping_loses() -> None:
     assert (len(dropped), len(kept)) == (16, 19)
     assert kept.observations[5, 0] == 5.0
     assert kept.gaps is None
-    assert kept.meta.notes[0] == "2 missing cell(s) were filled (gaps of at most 5 row(s))."
+    assert kept.meta.notes[0] == "Filled: 2 missing cells, in gaps of at most 5 rows."
 
 
 def test_what_is_not_filled_is_still_refused() -> None:

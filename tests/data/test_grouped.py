@@ -66,7 +66,7 @@ def test_what_comes_behind_the_end_is_left_out(tmp_path: Path) -> None:
     data = load_dataset(save(tmp_path, [held, demo(5, 1)]))
     assert [rows.stop - rows.start for rows in data.episodes()] == [7, 5]
     assert np.flatnonzero(data.terminated).tolist() == [6, 11]
-    assert "3 row(s) behind the end of their episode, as its flags say, were left out." in data.meta.notes
+    assert "Left out: 3 rows behind the end of an episode, as its flags say." in data.meta.notes
 
 
 def test_an_episode_without_a_step_is_passed_over(tmp_path: Path) -> None:

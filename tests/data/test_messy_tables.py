@@ -139,7 +139,7 @@ def test_a_format_that_cannot_keep_gaps_says_so(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", list(range(EPISODES * STEPS)), {3, 14})
     told: list[str] = []
     convert(log, tmp_path / "set.parquet", DROP, tell=told.append)
-    assert any("Rows are missing inside 2 episode(s)" in note for note in told)
+    assert any("Rows are missing inside 2 episodes" in note for note in told)
     assert len(load_dataset(tmp_path / "set.parquet").episodes()) == EPISODES + 2
 
 
@@ -192,7 +192,7 @@ def test_codes_become_missing_and_are_filled_or_left_out(tmp_path: Path) -> None
     path = coded(tmp_path / "log.csv")
     data = load_dataset(path, missing="-999,obs_y=65535,reward=-9999", fill="interpolate", drop_bad_rows=True)
     np.testing.assert_allclose(data.observations[:, 0] * 10, [row for row in range(299) if row != 150], atol=1e-4)
-    assert "5 cell(s) hold a code for a missing value." in data.meta.notes
+    assert "A code for a missing value stood in 5 cells." in data.meta.notes
     assert data.observations[100, 1] == pytest.approx(((99 * 7) % 11 + (101 * 7) % 11) / 2)
     assert "--missing had no effect" in str(load_dataset(path, missing="-7777").meta.notes)
 
@@ -213,10 +213,10 @@ def test_a_reward_is_never_computed_from_a_code(tmp_path: Path) -> None:
     data = load_dataset(path, **options)
     assert len(data) == 299 - 6
     np.testing.assert_allclose(data.rewards, data.observations[:, 0] + 1)
-    assert "3 cell(s) hold a code for a missing value." in data.meta.notes
+    assert "A code for a missing value stood in 3 cells." in data.meta.notes
     other = load_dataset(path, obs="obs_y", reward="obs_x + 1", missing="obs_x=-999", drop_bad_rows=True)
     assert other.rewards.min() == 1.0
-    assert "3 cell(s) hold a code for a missing value." in other.meta.notes
+    assert "A code for a missing value stood in 3 cells." in other.meta.notes
 
 
 @pytest.mark.parametrize(

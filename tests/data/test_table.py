@@ -71,8 +71,8 @@ def test_a_csv_file_with_quotes_and_a_byte_order_mark(tmp_path: Path, name: str,
         "not used = remark.",
         "'step' is the clock: its median step is 1 step, and an episode breaks where it pauses for more than 10 steps, "
         "10 times as long (--max-gap changes it).",
-        "1 row(s) at the end of an episode have no next observation and were left out; "
-        "where their observation is the next one of the row before, it was used.",
+        "The last row of 1 episode has no next observation. It is used only as the next "
+        "observation of the row before it, if there is one.",
         "Actions were mapped to [-1, 1] from the bounds found in the data: -2 to 4. "
         "If wider ones are allowed, give them with --action-low and --action-high.",
     )
@@ -196,7 +196,7 @@ def test_done_beside_truncated_means_that_the_episode_is_over(tmp_path: Path) ->
     dataset = load_dataset(written(tmp_path, "log.csv", BOTH.format("done")))
     assert dataset.observations[:, 0].tolist() == [1, 3, 4, 5]
     assert dataset.terminated.tolist() == [False, False, False, True]
-    assert any(note.startswith("1 row(s) are both done and cut off") for note in dataset.meta.notes)
+    assert any(note.startswith("Both done and cut off: 1 row.") for note in dataset.meta.notes)
 
 
 def test_a_row_both_terminated_and_truncated_is_terminal(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_episodes_in_pieces_are_told_where_each_row_has_its_next_observation(tmp
     data = load_dataset(rllib(tmp_path / "run.parquet", eps_id=ids))
     found = next(Remark.of(note) for note in data.meta.notes if "in-pieces" in note)
     assert found.severity == "warning"
-    assert "2 piece(s) go on with an episode" in found.evidence
+    assert "an episode goes on after others began 2 times" in found.evidence
     assert len(data) == 8
     without = table(tmp_path / "log.csv", run=ids, step=[0, 1, 0, 1, 2, 3, 2, 3], **{k: v[:8] for k, v in ROWS.items()})
     refused.dataset(without, "goes on in line 6", "Sort the rows by 'run' and 'step' first")

@@ -169,9 +169,9 @@ def test_a_cell_has_mean_and_deviation_over_seeds_and_the_best_is_told() -> None
     assert set(table.cells) == {("hopper-medium-v2", "MCQ"), ("hopper-medium-v2", "BC")}
     assert table.not_implemented == ("SAC", "CQL", "UWAC", "TD3+BC", "IQL")
     notes = " ".join(table.footnotes())
-    assert "100 steps, 1 to 2 seed(s)" in notes
+    assert "100 steps, 1 to 2 seeds" in notes
     assert "Not implemented yet: SAC, CQL" in notes
-    assert f"{2 * 15 - 2} cell(s) have no run yet" in notes
+    assert f"Without a run yet (—): {2 * 15 - 2} cells" in notes
 
 
 def test_of_two_runs_with_one_seed_the_longer_counts() -> None:
@@ -209,7 +209,7 @@ def test_runs_with_other_settings_or_data_are_never_mixed_and_the_nearest_to_the
         cell = table.cell(name, "MCQ")
         assert cell is not None
         assert (cell.scores, cell.changes, cell.recollected, cell.left_out) == ((90.0,), (), False, 2)
-        assert "2 further run(s)" in " ".join(table.footnotes())
+        assert "2 further runs" in " ".join(table.footnotes())
     assert closest_to_paper([]) == []
 
 
@@ -254,7 +254,7 @@ def test_table_1_cut_down_runs_and_is_shown_and_runs_nothing_twice(
     assert main([*args, "--markdown", str(text)]) == 0
     shown = capsys.readouterr().out
     assert "hopper-medium-v2 (re-collected)" in shown
-    assert "20 steps, 1 seed(s)" in shown
+    assert "20 steps, 1 seed;" in shown
     assert "BC: hidden_dims [8, 8]; SAC: hidden_dims [8, 8]" in shown
     assert "54.1 ± 3.8" in shown
     assert text.read_text().startswith("| | BC | SAC |")

@@ -296,6 +296,13 @@ def test_the_summary_says_who_is_ahead_and_how_surely(tmp_path):
     assert "1 run is unfinished" in _words(tmp_path / "one")
 
 
+def test_one_run_is_of_one_seed_and_of_several_groups_each_has_its_own(tmp_path):
+    write_run(tmp_path / "one/a", "bc")
+    assert ", 1 seed. " in _words(tmp_path / "one")
+    write_run(tmp_path / "one/b", "mcq")
+    assert ", 1 seed each. " in _words(tmp_path / "one")
+
+
 def _words(folder: Path) -> str:
     return " ".join(sentences(make_report([folder])))
 

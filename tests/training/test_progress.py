@@ -60,6 +60,18 @@ def test_a_phase_that_goes_on_says_from_where_and_one_that_is_over_says_nothing(
     assert said == ["bc on pendulum-mixed, second thing: 30 steps first, from step 12"]
 
 
+def test_lines_have_commas_in_thousands_and_one_thread_is_no_threads(
+    plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with TrainingProgress(plan, Path("run"), 0, None) as shown:
+        shown.begin(phase("first thing", 40_000), 1_200)
+        shown.tick(40_000)
+    begun, first, then = capsys.readouterr().err.splitlines()
+    assert begun.endswith(", cpu, 1 thread")
+    assert first.endswith("first thing: 40,000 steps first, from step 1,200")
+    assert "  40,000/40,000  " in then
+
+
 def test_speed_is_that_of_the_phase_itself(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def test_a_phase_longer_than_the_main_steps_is_told_only_where_these_are_fewer_t
     interrupt(BEHAVIOR, 1)
     phase = {"behavior.steps": 30_000}
     assert main(train_args("mcq", tmp_path / "run", preset="small", steps=steps, **phase)) == 130
-    words = f"the phase '{BEHAVIOR}' has 30000 steps, more than the {steps} that follow (--behavior.steps)"
+    words = f"the phase '{BEHAVIOR}' has 30,000 steps, more than the {steps:,} that follow (--behavior.steps)"
     assert (words in capsys.readouterr().err.splitlines()) == told
 
 

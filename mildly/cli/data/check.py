@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _MARKS = {"error": ("error", "bold red"), "warning": ("warning", "bold yellow"),
 _INDENT = 9
 _LONG = 1_000_000  # transitions; shorter sets are checked before anybody wonders
 _WIDTH = 110
+_CITES = re.compile(r"\b(?:line|row|column)s? \d")
 
 
 @dataclass
@@ -73,7 +75,7 @@ def _print(title: str, findings: Sequence[Finding]) -> None:
         if finding.advice:
             out.print(" " * _INDENT + _folded(f"-> {finding.advice}", out))
     out.print()
-    if findings:
+    if any(_CITES.search(f"{finding.what} {finding.evidence}") for finding in findings):
         out.print("Lines of a file are counted from 1, rows and columns from 0.", style="dim")
     numbers = {severity: sum(finding.severity == severity for finding in findings) for severity in _MARKS}
     words = zip(("error", "warning", "note"), numbers.values(), strict=True)

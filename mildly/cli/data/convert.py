@@ -12,6 +12,7 @@ from mildly.cli.output import console, parse
 from mildly.data.convert import convert
 from mildly.data.formats import FORMATS
 from mildly.data.options import ImportOptions
+from mildly.words import counted
 
 _ABOUT = """Read logs in any format and write them in another.
 
@@ -60,8 +61,9 @@ def main(args: Sequence[str]) -> int:
     returns = data.episode_returns()
     known = data.known_returns()
     out.print(
-        f"{given.dst}: {len(data):,} transitions, {len(returns):,} episodes, "
-        f"{data.observation_size} observation and {data.action_size} action column(s), mean return {known.mean():.4g}"
+        f"{given.dst}: {counted(len(data), 'transition')}, {counted(len(returns), 'episode')}, "
+        f"{data.observation_size} observation and {counted(data.action_size, 'action column')}, "
+        f"mean return {known.mean():.4g}"
     )
     out.print(f"next: mildly data check {given.dst}")
     return 0

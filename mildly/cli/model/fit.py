@@ -64,7 +64,7 @@ def main(args: Sequence[str]) -> int:
         return stopped.exit_code
     out = console()
     last = run.metrics()[-1]
-    out.print(f"step {last['step']}: mean squared error of the elites on held-out rows {last['held_out_error']:.4g}")
+    out.print(f"step {last['step']:,}: mean squared error of the elites on held-out rows {last['held_out_error']:.4g}")
     out.print(f"run: {run.path}")
     out.print(f"next: mildly model check {run.path}")
     return 0

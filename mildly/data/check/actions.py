@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, percent, sentence
+from mildly.data.check.inspection import Finding, Inspection, percent, sentence
 from mildly.data.dataset import ACTION_TOLERANCE
+from mildly.words import counted
 
 _NEAR, _SHARE, _ALL, _SHOWN = 1e-3, 0.2, 0.95, 4
 _NARROW, _REACHES = 0.2, 0.95  # the first from lowest to highest, of 2
@@ -67,7 +68,7 @@ def saturated(inspection: Inspection) -> Iterator[Finding]:
         if everywhere
         else "Many actions sit at their bounds: the policy that made these data pushed against them, or they are too "
         "tight.",
-        f"At a bound are {shown}{more} ({inspection.of_rows}).",
+        f"Share of rows at a bound: {shown}{more} ({inspection.of_rows}).",
         "If the bounds are right, leave it so: a squashed Gaussian policy reaches them nearly, never quite. If the log "
         "was clipped by mistake, give wider ones: `mildly data convert SRC DST --action-low LOW --action-high HIGH`.",
     )

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, figure
+from mildly.data.check.inspection import Finding, Inspection, figure
 from mildly.data.dataset import Array, Meta, normalized_score
 from mildly.data.tasks import task_of, task_of_env
 from mildly.environments import registered_time_limit
+from mildly.words import counted
 
 _SAME_LENGTH = 0.9  # of the terminated episodes
 _ENOUGH = 3  # episodes that show a pattern; with fewer, equal lengths may be chance

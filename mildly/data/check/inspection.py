@@ -248,11 +248,6 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def figure(number: float) -> str:
     """A number with as many digits as a reader needs."""
     return f"{number:,.0f}" if 1e3 <= abs(number) < 1e7 else f"{number:.4g}"

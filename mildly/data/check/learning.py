@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, figure, hashes, percent
+from mildly.data.check.inspection import Finding, Inspection, figure, hashes, percent
 from mildly.data.check.luck import LuckTest, luck_test
 from mildly.data.dataset import normalized_score
 from mildly.data.findings import Remark
+from mildly.words import counted
 
 _STATES, _QUERIES = 10_000, 1_000
 _EXPLAINED = 0.95
@@ -87,7 +88,7 @@ def prospects(inspection: Inspection) -> Prospects | None:
         return None
     best = np.sort(returns)[-max(1, len(returns) // 10) :].mean()
     mean = returns.mean()
-    evidence = f"The best tenth of {len(returns):,} episodes return {figure(best)} on average, all {figure(mean)}"
+    evidence = f"Mean return: {figure(best)} of the best tenth, {figure(mean)} of all {len(returns):,} episodes"
     scores = normalized_score(np.array([best, mean]), inspection.data.meta)
     if scores is None:
         gain = (best - mean) / max(abs(mean), 1e-12)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, percent, sentence
+from mildly.data.check.inspection import Finding, Inspection, percent, sentence
 from mildly.data.check.values import odd_rows
 from mildly.data.dataset import Array
 from mildly.data.fill import LIMIT
+from mildly.words import counted
 
 _LARGE = 1e3
 _UNEVEN = 1e4

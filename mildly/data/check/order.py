@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, hashes, percent, sentence
+from mildly.data.check.inspection import Finding, Inspection, hashes, percent, sentence
 from mildly.data.check.values import usual
 from mildly.data.dataset import Array
+from mildly.words import counted
 
 _ROUNDING = 1e-5
 _PAIRS = 5  # named in a text

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, first_rows, percent
+from mildly.data.check.inspection import Finding, Inspection, first_rows, percent
 from mildly.data.check.values import odd_rows
 from mildly.data.dataset import blocks
+from mildly.words import counted
 
 _HUGE = 1e6
 _FAR = 10.0  # times the distance from the median within which 99 % of the rewards lie

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mildly.data.check.inspection import Finding, Inspection, counted, sentence
+from mildly.data.check.inspection import Finding, Inspection, sentence
 from mildly.data.dataset import Array
+from mildly.words import counted
 
 CODES = np.sort(
     [

@@ -29,6 +29,7 @@ from mildly.data.options import ImportOptions
 from mildly.data.origin import Origin, rows_of_arrays
 from mildly.errors import MildlyError
 from mildly.files import JSON_BYTES, parse_json
+from mildly.words import counted
 
 META = "mildly"
 """Under this name our own files keep the set's description, as JSON."""
@@ -283,7 +284,7 @@ def _with_final_observations(steps: Iterator[Steps], notes: list[str]) -> Iterat
         yield block._replace(actions=np.where(final[:, None], np.nan, block.actions))
     if found:
         notes.append(
-            f"{found:,} row(s) marked by '{_RLDS_LAST}' have neither action nor reward: they are final observations."
+            f"Taken for final observations: {counted(found, 'row')} marked by '{_RLDS_LAST}' without action and reward."
         )
 
 

@@ -25,6 +25,7 @@ from mildly.data.options import ImportOptions
 from mildly.data.origin import Places
 from mildly.data.steps import Steps
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 _GAP = 10  # median steps after which an episode breaks by default
 _EVEN = 0.5  # of a median step: what differs by more is irregular
@@ -329,9 +330,9 @@ class Timeline:
                 "warning",
                 "time-gaps",
                 "There are gaps in time. An episode breaks at a gap.",
-                f"'{name}' pauses {self.gaps.count:,} time(s) for more than {clock.span(clock.max_gap)}{median}: "
-                f"{self.gaps.words(self.places, clock.span, gap=True)}{lost}.",
-                "Look why rows are missing. --max-gap sets another limit (inf for none).",
+                f"'{name}' pauses {counted(self.gaps.count, 'time')} for more than {clock.span(clock.max_gap)}{median}"
+                f": {self.gaps.words(self.places, clock.span, gap=True)}{lost}.",
+                "Find out why rows are missing. --max-gap sets another limit (inf for none).",
             )
         if self.uneven.count:
             yield Remark(
@@ -349,7 +350,7 @@ class Timeline:
                 "warning",
                 "time-missing",
                 "Some rows have no time.",
-                f"'{name}' is empty {self.missing.count:,} time(s): {self.missing.words(self.places)}.",
+                f"'{name}' is empty {counted(self.missing.count, 'time')}: {self.missing.words(self.places)}.",
                 "Such rows are taken to be where they stand.",
             )
 
@@ -366,7 +367,7 @@ class Timeline:
             "rows-swapped",
             f"Rows stand in each other's place, and were put in the order of '{self.clock.name}'.",
             f"By '{self.clock.name}': {', '.join(pairs)}" + (f" and {more:,} more pairs." if more else "."),
-            "Look why rows of the log are in the wrong order; nothing else is to be done.",
+            "Find out why the log has rows in the wrong order. Nothing else needs to be done.",
         )
 
     def _order(self) -> Remark:
@@ -375,7 +376,7 @@ class Timeline:
             "error" if share > _MANY else "warning",
             "time-goes-back",
             "Rows are out of order: time goes back. An episode breaks there.",
-            f"'{self.clock.name}' goes back {self.back.count:,} time(s) in {self.steps:,} steps: "
+            f"'{self.clock.name}' goes back {counted(self.back.count, 'time')} in {self.steps:,} steps: "
             f"at {self.back.words(self.places, lambda step: f'by {self.clock.span(-step)}')}.",
             f"Sort the rows by '{self.clock.name}', within their episode if there are several.",
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "None", "-", "--"]
 """What stands in a cell that has no value."""
@@ -57,7 +58,7 @@ class Dialect:
         in_comment = self.header is not None and self.named
         parts.append("the columns' names in a comment" if in_comment else None)
         parts.append("no names of columns, which are counted from 0" if not self.named else None)
-        parts.append(f"{self.skip} line(s) of comments skipped" if self.skip and not in_comment else None)
+        parts.append(f"{counted(self.skip, 'line')} of comments skipped" if self.skip and not in_comment else None)
         found = [part for part in parts if part]
         return f"Read with: {', '.join(found)}." if found else None
 

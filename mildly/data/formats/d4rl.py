@@ -35,6 +35,7 @@ from mildly.data.options import COLUMN_OPTIONS, ImportOptions, refuse
 from mildly.data.origin import Origin, rows_of_arrays
 from mildly.data.tasks import Task, task_of
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 _FEW = 3  # names quoted in a message
 
@@ -141,8 +142,8 @@ def _cut_at_way_points(steps: Iterator[Steps], notes: list[str]) -> Iterator[Ste
         yield held._replace(truncated=held.truncated | repeats)
     if found:
         notes.append(
-            f"At {found:,} way-point(s) the file repeats the observation in the next row. Neither of the two rows is a "
-            "transition, and both are among those left out."
+            f"At {counted(found, 'way-point')} the file repeats the observation in the next row. Neither of the two "
+            "rows is a transition, and both are among those left out."
         )
 
 

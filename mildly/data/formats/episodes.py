@@ -11,6 +11,7 @@ from mildly.data.dataset import Array
 from mildly.data.findings import Remark
 from mildly.data.formats.lines import Spots
 from mildly.data.origin import Places
+from mildly.words import counted
 
 DONE = ("done", "dones", "next_done", "next_dones")
 """Flags that often mean no more than that the episode is over, for whatever reason."""
@@ -65,8 +66,8 @@ def with_ends(
         yield held._replace(truncated=held.truncated | ~held.terminated)
     if both and done is not None:
         notes.append(
-            f"{both:,} row(s) are both {done} and cut off; '{done}' is taken to mean that the episode is over, and "
-            "these were cut off."
+            f"Both {done} and cut off: {counted(both, 'row')}. '{done}' is taken to mean that the episode is over, so "
+            "that they were cut off."
         )
     if inside.count and episode is not None:
         notes.append(_inside(inside, episode, flags, places).note())
@@ -80,7 +81,7 @@ def _inside(found: Spots, episode: str, flags: Sequence[str], places: Places | N
         "flag-inside-episode",
         f"Rows are flagged as an episode's last, but by '{episode}' the episode goes on. What follows is taken for an "
         "episode of its own.",
-        f"{found.count:,} row(s), flagged by {by}{where}.",
+        f"{counted(found.count, 'row')}, flagged by {by}{where}.",
         f"Remove flags that were set by mistake: each makes two episodes of one. If '{episode}' counts something else "
         "than episodes, nothing is to be done.",
     )

@@ -17,6 +17,7 @@ from mildly.data.dataset import Array
 from mildly.data.formats.episodes import DONE
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 NAMES = {
     "observations": ("observations", "observation", "obs", "states", "state"),
@@ -129,7 +130,7 @@ def check_rows(columns: Mapping[str, Column], names: Mapping[str, str], path: Pa
         column = len(shape) == 3 - dimensions and (dimensions == 2 or shape[1] == 1)  # (n,) for (n, 1), or the reverse
         if not (len(shape) == dimensions or column) or shape[0] != rows:
             raise MildlyError(
-                f"{path}: '{name}' has shape {shape}, expected {dimensions} dimension(s) and {rows} rows "
+                f"{path}: '{name}' has shape {shape}, expected {counted(dimensions, 'dimension')} and {rows:,} rows "
                 f"as in '{names['observations']}'."
             )
         if 0 in shape[1:] or math.prod(shape[1:]) * columns[name].dtype.itemsize > ROW_BYTES:

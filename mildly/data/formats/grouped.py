@@ -40,6 +40,7 @@ from mildly.data.formats.hdf5_chunks import check_chunks
 from mildly.data.memory import memory_limit, schema_bytes
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 _NUMBERED = re.compile(r"(observations|actions|rewards|terminated)_(\d+)(?:_(\d+))?")
 _D3RLPY_FACTS = ("columns", "num_episodes", "total_size", "version")
@@ -257,7 +258,7 @@ def _rows(path: Path, chosen: Chosen, notes: list[str]) -> Iterator[Steps]:
                     beyond += count - start - kept
                     break
     if beyond:
-        notes.append(f"{beyond:,} row(s) behind the end of their episode, as its flags say, were left out.")
+        notes.append(f"Left out: {counted(beyond, 'row')} behind the end of an episode, as its flags say.")
 
 
 def _block(arrays: Arrays, chosen: Chosen, here: slice, *, final: bool, last: bool, where: str) -> Steps:

@@ -20,6 +20,7 @@ from mildly.data.memory import Limit, memory_limit
 from mildly.data.options import ImportOptions
 from mildly.errors import MildlyError
 from mildly.files import parse_json
+from mildly.words import counted
 
 SUFFIXES = (".json", ".jsonl")
 _LINE_BYTES = 1 << 26
@@ -128,5 +129,5 @@ def _array(values: Any, field: str, name: str, where: str, path: Path) -> Array:
     check_numbers(array.dtype, name, path)
     most = 2 if field in WIDE else 1
     if not 1 <= array.ndim <= most or (field in WIDE and array.size == 0 and len(array)):
-        raise MildlyError(f"{where}: '{name}' has shape {array.shape}, expected {most} dimension(s).")
+        raise MildlyError(f"{where}: '{name}' has shape {array.shape}, expected {counted(most, 'dimension')}.")
     return clean(array, field, f"{where}: '{name}'") if len(array) else array.reshape(0, 1) if most == 2 else array

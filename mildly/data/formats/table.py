@@ -30,6 +30,7 @@ from mildly.data.memory import Limit, memory_limit, schema_bytes
 from mildly.data.options import NO_REWARD, ImportOptions
 from mildly.data.origin import Origin, worded
 from mildly.errors import MildlyError
+from mildly.words import counted
 
 __all__ = ["read", "tables_in", "write"]
 
@@ -388,7 +389,7 @@ class Order:
                 "warning",
                 "episodes-in-pieces",
                 "Episodes are in pieces, each of which is taken for an episode of its own.",
-                f"By '{self.columns.episode}' {self.pieces:,} piece(s) go on with an episode after others began.",
+                f"By '{self.columns.episode}', an episode goes on after others began {counted(self.pieces, 'time')}.",
                 "Transitions are right, since the log has next observations; returns and lengths of episodes are not. "
                 f"Sort the rows by '{self.columns.episode}', leaving their order as it is otherwise.",
             )
