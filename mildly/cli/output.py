@@ -73,6 +73,12 @@ def console() -> SafeConsole:
     return out if out.is_terminal else SafeConsole(soft_wrap=True, width=160)
 
 
+def with_reading(words: str, reading: ImportOptions, data_dir: str | None = None) -> str:
+    """A command, with the options that make it read the same data in the same way."""
+    folder = "" if data_dir is None else f"--data-dir {shlex.quote(data_dir)}"
+    return " ".join(part for part in (words, reading.words(), folder) if part)
+
+
 def print_jobs(jobs: Sequence[Job]) -> None:
     """What a sweep would run."""
     out = console()

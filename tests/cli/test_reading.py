@@ -24,7 +24,8 @@ from mildly.cli.flags import flags_of
 from mildly.cli.train import Options, ResumeOptions, reading_flags
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
-from mildly.errors import MildlyError
+from mildly.data.registry import load_dataset
+from mildly.errors import MildlyError, Stopped
 from mildly.run import Run
 
 OPTIONS = ["--action", "valve", "--reward", "-power - 10*abs(temp - 21)", "--time", "at", "--max-gap", "90"]
@@ -86,6 +87,48 @@ def test_the_check_that_a_training_recommends_can_be_run_as_it_is(
     assert advice is not None
     assert main(shlex.split(advice[1])) in (0, 1)
     assert "118 transitions" in capsys.readouterr().out
+
+
+def test_the_next_steps_of_the_data_commands_can_be_run_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    building(tmp_path / "a log.csv")
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def train(name: str, **given: Any) -> Any:
+        asked.append((name, given))
+        raise Stopped("no more is wanted here", 2)
+
+    monkeypatch.setattr("mildly.training.offline.train", train)
+    where = ["a log", "--data-dir", str(tmp_path)]
+    for reward, algorithm in (OPTIONS[3], "mcq"), ("none", "bc"):
+        options = ["--action", "valve", "--reward", reward, "--time", "at", "--max-gap", "90"]
+        assert main(["data", "info", *where, *options]) == 0
+        assert main(shlex.split(_next(capsys))[1:]) == 0
+        main(shlex.split(_next(capsys))[1:])
+        name, given = asked.pop()
+        assert (name, given["dataset"], given["data_dir"]) == (algorithm, "a log", str(tmp_path))
+        assert given["reading"] == ImportOptions(action="valve", reward=reward, time="at", max_gap=90.0)
+
+
+def _next(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    return line.removeprefix("next: ")
+
+
+def test_the_advice_of_the_check_reads_the_same_log_in_the_same_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = building(tmp_path / "a log.csv")
+    lines = log.read_text().splitlines()
+    lines[20] = ",".join([*lines[20].split(",")[:3], "", "0"])
+    log.write_text("\n".join(lines) + "\n")
+    assert main(["data", "check", str(log), *OPTIONS[:2], "--cost", "power"]) == 1
+    advice = re.search(r"`(mildly data convert .*? --drop-bad-rows)`", capsys.readouterr().out)
+    assert advice is not None
+    command = advice[1].replace(" DST ", f" {shlex.quote(str(tmp_path / 'set'))} ")
+    assert main(shlex.split(command)[1:]) == 0
+    assert load_dataset(tmp_path / "set").meta.action_names == ("valve",)
 
 
 def test_a_run_on_a_raw_log_is_resumed_on_the_same_data(tmp_path: Path) -> None:

@@ -557,10 +557,12 @@ def test_how_rows_are_counted_is_told_of_a_row_that_is_cited(shown: Shown) -> No
     assert "Lines of a file are counted from 1, rows and columns from 0." in text
 
 
-def test_the_command_ends_with_0_without_an_error(shown: Shown) -> None:
+def test_the_command_ends_with_0_and_the_next_step_without_an_error(shown: Shown, tmp_path: Path) -> None:
     code, text = shown(made([1, 39] * 30))
     assert code == 0
-    assert text.splitlines()[-1] == "no errors, 1 warning, 2 notes"
+    *_, counts, then = text.splitlines()
+    assert counts == "no errors, 1 warning, 2 notes"
+    assert then == f"next: mildly train mcq --dataset {tmp_path / 'set'}"
 
 
 def test_the_command_gives_json_to_programs(shown: Shown) -> None:

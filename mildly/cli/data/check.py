@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.text import Text
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import console, parse
+from mildly.cli.output import console, parse, with_reading
 from mildly.data.check import Finding, check
+from mildly.data.findings import lacks_reward
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
 from mildly.terminal import SafeConsole
+from mildly.words import counted
 
 _ABOUT = """Look for what would spoil a training, or surprise you later.
 
@@ -28,6 +31,7 @@ _MARKS = {"error": ("error", "bold red"), "warning": ("warning", "bold yellow"),
 _INDENT = 9
 _LONG = 1_000_000  # transitions; shorter sets are checked before anybody wonders
 _WIDTH = 110
+_CONVERT = re.compile(r"mildly data convert SRC DST([^`]*)")
 _CITES = re.compile(r"\b(?:line|row|column)s? \d")
 
 
@@ -57,8 +61,29 @@ def main(args: Sequence[str]) -> int:
     if options.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        _print(f"{data.meta.name}: {len(data):,} transitions", findings)
-    return int(any(finding.severity == "error" for finding in findings))
+        found = [dataclasses.replace(finding, advice=_own(finding.advice, options)) for finding in findings]
+        _print(f"{data.meta.name}: {counted(len(data), 'transition')}", found)
+    failed = any(finding.severity == "error" for finding in findings)
+    if not (failed or options.json):
+        algorithm = "bc" if lacks_reward(data.meta.notes) else "mcq"
+        train = f"mildly train {algorithm} --dataset {shlex.quote(options.dataset)}"
+        console().print(f"next: {with_reading(train, options.reading, options.data_dir)}")
+    return int(failed)
+
+
+def _own(advice: str, options: CheckOptions) -> str:
+    """Advice that has the user's own log and options in its command, but for those that it gives itself."""
+
+    def command(found: re.Match[str]) -> str:
+        given = {name.replace("-", "_") for name in re.findall(r"--([a-z-]+)", found[1])}
+        given |= {"cost"} if "reward" in given else set()
+        others: dict[str, Any] = {
+            each.name: each.default for each in dataclasses.fields(ImportOptions) if each.name in given
+        }
+        words = f"mildly data convert {shlex.quote(options.dataset)} DST"
+        return with_reading(words, dataclasses.replace(options.reading, **others), options.data_dir) + found[1]
+
+    return _CONVERT.sub(command, advice)
 
 
 def _print(title: str, findings: Sequence[Finding]) -> None:

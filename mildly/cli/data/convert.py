@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -65,5 +66,5 @@ def main(args: Sequence[str]) -> int:
         f"{data.observation_size} observation and {counted(data.action_size, 'action column')}, "
         f"mean return {known.mean():.4g}"
     )
-    out.print(f"next: mildly data check {given.dst}")
+    out.print(f"next: mildly data check {shlex.quote(given.dst)}")
     return 0

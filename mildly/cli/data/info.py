@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from mildly.action_space import ActionSpace
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import console, parse, table
+from mildly.cli.output import console, parse, table, with_reading
 from mildly.data.dataset import Dataset, Meta
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
@@ -76,6 +77,8 @@ def main(args: Sequence[str]) -> int:
         out.print(f"- {note}")
     if options.plot:
         out.print(f"\npicture: {draw(data, options.plot)}")
+    look = f"mildly data check {shlex.quote(options.dataset)}"
+    out.print(f"\nnext: {with_reading(look, options.reading, options.data_dir)}")
     return 0
 
 
