@@ -32,6 +32,7 @@ from mildly.observation_space import ObservationSpace, Unseen, UnseenError, Unse
 from mildly.plugins import Registry
 from mildly.transformer import DecisionTransformerActor
 from mildly.weights import WEIGHTS, load_module, loading, read_description, save_described, stored_shapes
+from mildly.words import listed
 
 FORMAT = 2
 DESCRIPTION = "policy.json"
@@ -74,6 +75,14 @@ class Policy:
     action_units: tuple[str, ...] = ()
     """Their units, empty text where there is none; empty where the log tells none."""
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        sizes = {"observation": self.observation_names, "action": self.action_names}
+        parts = [
+            f"{of} {self.actor.spec[f'{of}_size']}" + (f" ({listed(names)})" if names else "")
+            for of, names in sizes.items()
+        ]
+        return f"<Policy, {self.actor.kind}: {', '.join(parts)}>"
 
     @property
     def observation_size(self) -> int:

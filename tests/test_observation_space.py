@@ -49,6 +49,11 @@ def policy() -> Policy:
     )
 
 
+def test_a_policy_shows_itself_in_a_line(policy: Policy) -> None:
+    assert repr(policy) == "<Policy, tanh-gaussian: observation 3 (room, setpoint, sun), action 2 (valve, fan)>"
+    assert repr(Policy(TanhGaussianActor(3, 2, (6,)))) == "<Policy, tanh-gaussian: observation 3, action 2>"
+
+
 # By name
 
 

@@ -209,6 +209,10 @@ class Dataset:
             writer.append({name: getattr(self, name) for name in FIELDS})
             return writer.finish(self.meta, self.gaps)
 
+    def __repr__(self) -> str:
+        extent = f"{counted(len(self), 'transition')}, {counted(len(self.episode_ends()), 'episode')}"
+        return f"<Dataset '{self.meta.name}': {extent}, observation {self.observation_size}, action {self.action_size}>"
+
     def __len__(self) -> int:
         return len(self.rewards)
 

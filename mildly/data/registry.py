@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -173,14 +175,30 @@ def find_local(name: str, data_dir: str | os.PathLike[str] | None) -> Path | Non
 def _unknown_dataset(name: str, data_dir: str | os.PathLike[str] | None) -> MildlyError:
     folder = data_folder(data_dir)
     path = Path(name)
+    alike = _beside(path)
     if len(path.parts) > 1 or path.name.lower().endswith(formats.endings()):
-        return MildlyError(f"{name}: no such file or folder.")
+        return MildlyError(f"{name}: no such file or folder.{_hint(path.name, alike)}")
     local = [known for known, _ in _entries(folder)] if folder else []
-    error = unknown_name("data set", name, [*builtin_names(), *local, *official_files()], listing="mildly data list")
+    alike |= {known: known for known in (*official_files(), *local, *builtin_names())}
     where = (
         f"It is not in {folder}, either." if folder else f"--data-dir or {DATA_VARIABLE} names a folder of your own."
     )
-    return MildlyError(f"{error} {where}")
+    return MildlyError(f"unknown data set '{name}'.{_hint(name, alike)} 'mildly data list' shows them all. {where}")
+
+
+def _beside(path: Path) -> dict[str, str]:
+    """Folders, and files that can be read, in the folder in which a path should be: what to write, by their names.
+
+    A file is known by its name without its ending as well.
+    """
+    found = [each for each in _visible(path.expanduser().parent) if each.is_dir() or _suffix(each)]
+    names = {each.name: str(path.parent / each.name) for each in found}
+    return {name.removesuffix(_suffix(Path(name))): shown for name, shown in names.items()} | names
+
+
+def _hint(name: str, alike: Mapping[str, str]) -> str:
+    near = get_close_matches(name, alike, n=1)
+    return f" Did you mean '{alike[near[0]]}'?" if near else ""
 
 
 def builtin_names() -> list[str]:

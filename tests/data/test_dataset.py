@@ -78,6 +78,11 @@ def test_arrays_of_any_number_type_become_float32_and_bool() -> None:
     assert (len(dataset), dataset.observation_size, dataset.action_size) == (12, 3, 2)
 
 
+def test_a_data_set_shows_itself_in_a_line() -> None:
+    data = build(arrays_of(rows=2000))
+    assert repr(data) == "<Dataset 'little': 2,000 transitions, 2 episodes, observation 3, action 2>"
+
+
 def test_the_given_arrays_are_copied_and_left_alone() -> None:
     arrays = arrays_of()
     arrays["actions"][0, 0] = 1.0005

@@ -470,3 +470,29 @@ def test_the_list_of_a_folder_that_is_not_there_ends_with_code_2(
 ) -> None:
     assert main(["data", "list", "--data-dir", str(tmp_path / "absent")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("pendd", "pend"),
+        ("plantt.csv", "plant.csv"),
+        ("plant", "plant.csv"),
+        ("./pen", "pend"),
+        ("logs/runn", "logs/run"),
+        ("pendulum-mixd", "pendulum-mixed"),
+    ],
+)
+def test_a_name_like_that_of_a_folder_or_file_here_is_told(
+    written: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pend", "logs/run"):
+        little().save(tmp_path / name)
+    for name in ("plant.csv", "plant.txt", ".pendd"):
+        (tmp_path / name).write_text("")
+    refused(load_dataset, f"Did you mean '{meant}'?", source=written)
+
+
+def test_nothing_is_suggested_where_nothing_is_alike(tmp_path: Path, refused: Refused) -> None:
+    assert refused(load_dataset, source=tmp_path / "pend.csv").endswith("pend.csv: no such file or folder.")

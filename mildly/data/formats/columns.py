@@ -13,6 +13,7 @@ from mildly.data.findings import NoReward
 from mildly.data.formats.episodes import DONE, FIRST, LAST
 from mildly.data.options import NO_REWARD, ImportOptions, option_name
 from mildly.errors import MildlyError
+from mildly.words import listed
 
 _RUNS = ("run", "trial", "rollout", "demo", "flight", "session", "lap", "drive", "experiment", "attempt")
 _SINGLE = {
@@ -350,10 +351,3 @@ def _is_no_sensor(name: str) -> bool:
 def plain(name: str) -> str:
     """A name in small letters, with `_` where blanks, points and dashes are."""
     return re.sub(r"[\s.-]+", "_", name.strip().lower())
-
-
-def listed(names: tuple[str, ...], most: int = 8) -> str:
-    """Names for people, long lists of them shortened."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"
