@@ -50,6 +50,8 @@ def group(data: Dataset, by: str, count: int, seed: int = 0, labels: Array | Non
     elif by == "time":
         parts = np.array_split(np.arange(episodes), count)
         made = [Group(f"time {i + 1}", part) for i, part in enumerate(parts)]
+    elif by != "cluster":
+        raise MildlyError(f"groups by '{by}' need labels, a value for each episode. Without them: time or cluster.")
     else:
         nearest = clusters(habits(data), count, np.random.default_rng(seed))
         made = [Group(f"cluster {i + 1}", np.flatnonzero(nearest == i)) for i in range(count)]

@@ -53,6 +53,11 @@ def test_a_discount_with_which_returns_need_not_be_finite_is_refused_before_any_
     assert not list(tmp_path.iterdir())
 
 
+def test_groups_by_another_name_need_labels(tmp_path):
+    with pytest.raises(MildlyError, match="groups by 'crew' need labels"):
+        grade(periods(), by="crew", estimators=["wis"], settings=QUICK, out=tmp_path)
+
+
 def held(truth, guess=0.0, half=0.1, **values):
     estimates = {name: Estimate(value, value - half, value + half) for name, value in values.items()}
     return Held("g", 5, Estimate(truth, truth - 0.1, truth + 0.1), guess, estimates, 0.9)
