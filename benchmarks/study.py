@@ -40,6 +40,14 @@ def grouped(results: Sequence[Result]) -> Groups:
     return groups
 
 
+def beside(groups: Groups, baseline: str) -> Groups:
+    """A setting first, and behind it the others, the best on average first."""
+    if baseline not in groups:
+        raise SystemExit(f"no such setting: {baseline}; there are {', '.join(groups)}")
+    others = sorted(groups, key=lambda setting: -statistics.mean(map(_mean, groups[setting].values())))
+    return {setting: groups[setting] for setting in (baseline, *others)}
+
+
 def table(groups: Groups) -> str:
     """Markdown: mean and deviation over seeds, the mean over data sets, and the mean rank among the settings."""
     datasets = _datasets(groups)
@@ -126,8 +134,11 @@ def draw_learning(groups: Groups, path: Path) -> None:
     figure.savefig(path)
 
 
-def draw_final(groups: Groups, path: Path) -> None:
-    """A panel per data set, a row per setting: a dot for every run's final score, a bar for their mean."""
+def draw_final(groups: Groups, path: Path, baseline: str = "") -> None:
+    """A panel per data set, a row per setting: a dot for every run's final score, a bar for their mean.
+
+    A line stands at the mean of the baseline, if there is one.
+    """
     from matplotlib.figure import Figure
 
     datasets, settings = _datasets(groups), list(groups)[::-1]
@@ -138,6 +149,8 @@ def draw_final(groups: Groups, path: Path) -> None:
             scores = [result.score for result in results if result.score is not None]
             axis.barh(place, statistics.mean(scores) if scores else 0.0, color=_COLORS[0], alpha=0.35)
             axis.scatter(scores, [place] * len(scores), s=12, color=_COLORS[0], zorder=3)
+        if name in groups.get(baseline, {}):
+            axis.axvline(_mean(groups[baseline][name]), color=_COLORS[4], linewidth=1, zorder=2)
         axis.set_yticks(range(len(settings)), settings, fontsize=8)
         axis.set_xlabel("final score", fontsize=8)
         _style(axis, name)
@@ -171,12 +184,14 @@ def main() -> None:
     parser.add_argument("sweep", type=Path, nargs="+", help="folders of sweeps")
     parser.add_argument("--of", default="", help="the hyperparameter for the picture, such as lam")
     parser.add_argument("--final", action="store_true", help="the picture is of final scores alone")
+    parser.add_argument("--baseline", default="", help="the setting that the others are compared with")
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     parser.add_argument("-o", "--out", type=Path, help="record to write")
     parser.add_argument("--note", default="", help="what a reader of the record should know")
     args = parser.parse_args()
     results = load_results(args.sweep)
     groups = grouped(results)
+    groups = beside(groups, args.baseline) if args.baseline else groups
     print(table(groups))
     incomplete = [str(result.path) for result in results if not result.complete]
     if incomplete:
@@ -184,7 +199,7 @@ def main() -> None:
     if args.picture and args.of:
         draw(groups, args.of, args.picture)
     elif args.picture and args.final:
-        draw_final(groups, args.picture)
+        draw_final(groups, args.picture, args.baseline)
     elif args.picture:
         draw_learning(groups, args.picture)
     if args.out:

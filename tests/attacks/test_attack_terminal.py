@@ -128,7 +128,7 @@ def test_a_sweep_prints_no_name_of_its_file_s_that_a_terminal_obeys(
         f"algorithms = ['bc']\ndatasets = [{json.dumps(str(data))}]\nsteps = 3\neval_every = 0\n"
         f"[fields]\nhidden_dims = [4]\n[variants.{quoted}]\nbatch_size = 4\n"
     )
-    assert "1 jobs" in harmless(capfd, "sweep", str(spec), "--out", out, "--dry-run")
+    assert "1 job" in harmless(capfd, "sweep", str(spec), "--out", out, "--dry-run")
     if runs:
         assert "1 of 1 jobs complete" in harmless(capfd, "sweep", str(spec), "--out", out)
     for key in ("algorithms", "datasets", "preset", "device"):

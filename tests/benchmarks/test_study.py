@@ -53,6 +53,15 @@ def test_the_table_holds_means_deviations_and_ranks(sweep):
             assert cell.strip("*").endswith(f"± {statistics.stdev(scores[setting]):.1f}")
 
 
+def test_settings_are_ordered_beside_a_baseline_and_a_wrong_one_is_told(sweep):
+    groups = study.grouped(load_results([sweep]))
+    means = {name: statistics.mean(result.score for result in row["pendulum-mixed"]) for name, row in groups.items()}
+    others = sorted(means.keys() - {"sac"}, key=lambda name: -means[name])
+    assert list(study.beside(groups, "sac")) == ["sac", *others]
+    with pytest.raises(SystemExit, match=r"no such setting: td3; there are bc, all, bc, best-tenth, sac"):
+        study.beside(groups, "td3")
+
+
 def test_a_hyperparameter_inside_a_group_can_be_drawn_against(tmp_path, monkeypatch, capsys):
     for mix in (0.1, 0.5):
         folder, variant = tmp_path / "runs" / f"sac/pendulum-mixed/{mix}", f"extras.return_mix={mix}"
@@ -66,7 +75,7 @@ def test_a_hyperparameter_inside_a_group_can_be_drawn_against(tmp_path, monkeypa
     assert "| extras.return_mix=0.5 |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flags", [[], ["--final"], ["--of", "batch_size"]])
+@pytest.mark.parametrize("flags", [[], ["--final", "--baseline", "sac"], ["--of", "batch_size"]])
 def test_the_command_draws_and_records(sweep, tmp_path, monkeypatch, capsys, flags):
     picture, out = tmp_path / "picture.png", tmp_path / "record.json"
     where = sweep / "sac" if "--of" in flags else sweep  # the values of actions are in the second picture: BC has none

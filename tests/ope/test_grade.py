@@ -187,7 +187,7 @@ def test_a_column_that_is_not_there_is_told_with_what_groups_can_be_made_of(tmp_
     (tmp_path / "log.csv").write_text("x,u,reward\n" + "1,0.5,1\n2,-0.5,1\n" * 40)
     raw = ("--obs", "x", "--action", "u", "--action-low", "-1", "--action-high", "1", "--time-limit", "8")
     said = refused.command("ope", "grade", str(tmp_path / "log.csv"), *raw, "--by", "nope")
-    assert "--by nope: " in said
+    assert "--by 'nope'" in said
     assert "The columns are x, u, reward." in said
 
 
