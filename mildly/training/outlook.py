@@ -50,13 +50,14 @@ def outlook(run: Run, plan: Plan, data: Dataset, policy: Policy, warnings: Seque
     ]
 
 
-def earned_by_the_log(data: Dataset, last: Mapping[str, Any], steps: int) -> list[str]:
+def earned_by_the_log(data: Dataset, last: Mapping[str, Any], steps: int, goes_on: str) -> list[str]:
     """What a policy's returns compare with: those of the logged episodes, as far as they are known.
 
     Args:
         data: the log.
         last: the last evaluation.
         steps: those of the training, of which the last evaluation may lack some.
+        goes_on: the command that prolongs it.
     """
     returns = data.known_returns()
     if not np.isfinite(returns).all():
@@ -66,7 +67,7 @@ def earned_by_the_log(data: Dataset, last: Mapping[str, Any], steps: int) -> lis
     said = [f"the log's own episodes: mean return {returns.mean():.1f}, best {returns.max():.1f}{score}"]
     same = last["step"] == steps and last["env_id"] == data.meta.env_id
     if same and last["mean_return"] < returns.mean():
-        said.append("this policy earns less than the log did: more steps may help (--resume RUN --steps N)")
+        said.append(f"this policy earns less than the log did: more steps may help ({goes_on} --steps N)")
     return said
 
 

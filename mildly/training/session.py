@@ -176,7 +176,8 @@ class Session:
         evaluated = self.run.evaluations()
         if self._is_blind():
             return outlook(self.run, self.plan, self.data, self.algorithm.policy(self.plan.data), self.warnings)
-        return earned_by_the_log(self.data, evaluated[-1], self.plan.steps) if evaluated else []
+        goes_on = f"{self.RESUME} {shlex.quote(str(self.run.path))}"
+        return earned_by_the_log(self.data, evaluated[-1], self.plan.steps, goes_on) if evaluated else []
 
     def _is_blind(self) -> bool:
         """Whether nothing says how well the policy acts, though somebody may have expected it."""

@@ -248,6 +248,11 @@ def test_a_reward_that_is_no_number_is_told_and_never_recorded(tmp_path: Path) -
 def test_a_policy_that_earns_less_than_its_log_is_told_so(earned: float, env_id: str, step: int, less: bool) -> None:
     data = dataclasses.replace(made := make_dataset(), meta=dataclasses.replace(made.meta, env_id="E-v0"))
     mean = data.episode_returns().mean()
-    said = earned_by_the_log(data, {"step": step, "env_id": env_id, "mean_return": mean + earned}, 9)
+    said = earned_by_the_log(
+        data, {"step": step, "env_id": env_id, "mean_return": mean + earned}, 9, "mildly train --resume run"
+    )
     assert said[0].startswith(f"the log's own episodes: mean return {mean:.1f}")
-    assert said[1:] == ["this policy earns less than the log did: more steps may help (--resume RUN --steps N)"] * less
+    assert (
+        said[1:]
+        == ["this policy earns less than the log did: more steps may help (mildly train --resume run --steps N)"] * less
+    )
