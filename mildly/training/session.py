@@ -147,12 +147,17 @@ class Session:
             torch.set_num_threads(threads)
         return self.run
 
+    @property
+    def goes_on(self) -> str:
+        """The command that goes on with this run."""
+        return f"{self.RESUME} {shlex.quote(str(self.run.path))}"
+
     def _train(self, monitor: Monitor, stop: Sequence[int]) -> None:
         """Train, and say how to go on where evaluations fail."""
         try:
             self.trainer.train(monitor, stop)
         except EvaluationFailed as error:
-            raise EvaluationFailed(f"{error} Go on with: {self.RESUME} {shlex.quote(str(self.run.path))}") from error
+            raise EvaluationFailed(f"{error} Go on with: {self.goes_on}") from error
 
     def _phases_ahead(self) -> list[str]:
         """All steps at a glance, where phases come before the main ones."""
@@ -173,11 +178,10 @@ class Session:
 
     def _last_words(self) -> list[str]:
         """What the evaluations compare with; without any, what else is known of the policy."""
-        evaluated = self.run.evaluations()
         if self._is_blind():
             return outlook(self.run, self.plan, self.data, self.algorithm.policy(self.plan.data), self.warnings)
-        goes_on = f"{self.RESUME} {shlex.quote(str(self.run.path))}"
-        return earned_by_the_log(self.data, evaluated[-1], self.plan.steps, goes_on) if evaluated else []
+        evaluated = self.run.evaluations()
+        return earned_by_the_log(self.data, evaluated[-1], self.plan.steps, self.goes_on) if evaluated else []
 
     def _is_blind(self) -> bool:
         """Whether nothing says how well the policy acts, though somebody may have expected it."""
@@ -211,8 +215,7 @@ class Session:
     def _stopped_message(self) -> str:
         trainer = self.trainer
         where = f" of the phase '{trainer.phase.name}'" if trainer.phase.name else ""
-        goes_on = f"Resume with: {self.RESUME} {shlex.quote(str(self.run.path))}"
-        goes_on = "The run is complete." if trainer.complete else goes_on
+        goes_on = "The run is complete." if trainer.complete else f"Resume with: {self.goes_on}"
         return f"stopped at step {trainer.step:,} of {trainer.phase.steps:,}{where}; a checkpoint is written. {goes_on}"
 
 
