@@ -37,6 +37,7 @@ class Stopped(Exception):
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
+        self.signal_number = signal_number
         self.exit_code = 128 + signal_number
 
 

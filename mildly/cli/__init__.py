@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
-from mildly.errors import MildlyError, tell, unknown_name
+from mildly.errors import MildlyError, Stopped, tell, unknown_name
 from mildly.training.signals import stop_signals
 
 COMMANDS = {
@@ -99,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown_name("command", args[0], COMMANDS)
         with _ending_tidily(), _trusting_environments(trusting):
             return int(import_module(f"mildly.cli.{args[0]}").main(args[1:]))
+    except Stopped as stopped:
+        tell(stopped)
+        return stopped.exit_code
     except MildlyError as error:
         if debug:
             raise

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import Files, console, parse, table, use_threads
+from mildly.cli.output import Running, console, parse, table
 from mildly.data.options import ImportOptions
-from mildly.errors import Stopped, tell
+from mildly.errors import tell
 from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
@@ -39,13 +39,10 @@ class Options:
     """Groups of the grading."""
     page: Annotated[str | None, Arg(aliases=("-o",), metavar="FILE")] = None
     """Also write a page: intervals, a map of what the data cover, diagnostics."""
-    threads: int | None = None
-    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
-    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
-    files: Annotated[Files, Mark.NO_PREFIX] = Files()
+    running: Annotated[Running, Mark.NO_PREFIX] = Running()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -56,11 +53,10 @@ def main(args: Sequence[str]) -> int:
     from mildly.ope.choose import choose
     from mildly.report.choice import write_choice
 
-    use_threads(options.threads)
     if options.page is not None:
         writable(options.page)  # before an hour of work
-    data = options.files.log(options.dataset, options.reading)
-    try:
+    data = options.running.log(options.dataset, options.reading)
+    with options.running.resumable("choose", *args):
         found = choose(
             options.runs,
             data,
@@ -69,11 +65,9 @@ def main(args: Sequence[str]) -> int:
             groups=options.groups,
             by=options.by,
             settings=options.work,
-            out=options.files.out,
+            out=options.running.out,
             say=tell,
         )
-    except Stopped as stopped:
-        return options.files.stopped(stopped, "choose", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from mildly.cli.flags import flags_of
 from mildly.cli.help import Page, asks_for_help, group_sections, sections_of, usage_of
@@ -68,10 +68,6 @@ def main(args: Sequence[str]) -> int:
         Page(_ABOUT, usage_of(prog, own), sections).show()
         return 0
     given = read_with_log(args, own, prog)
+    from mildly.training.finetune import finetune
 
-    def go() -> Any:
-        from mildly.training.finetune import finetune
-
-        return finetune(given.pop("run"), **given)
-
-    return tell_of(go)
+    return tell_of(finetune(given.pop("run"), **given))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Arg, Mark
-from mildly.cli.output import Files, console, parse, table, use_threads
+from mildly.cli.output import Running, console, parse, table
 from mildly.data.options import ImportOptions
-from mildly.errors import Stopped, tell
+from mildly.errors import tell
 from mildly.ope.settings import QUICK, Settings
 
 if TYPE_CHECKING:
@@ -44,13 +44,10 @@ class Options:
     """Judge draws from the policy instead of its deterministic actions."""
     clone: bool = True
     """Also judge a clone of the data, whose return is known to be near theirs."""
-    threads: int | None = None
-    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
-    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = Settings()
-    files: Annotated[Files, Mark.NO_PREFIX] = Files()
+    running: Annotated[Running, Mark.NO_PREFIX] = Running()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -68,13 +65,10 @@ class GradeOptions:
     """Which estimators to grade."""
     gamma: float = 0.99
     """Discount factor."""
-    threads: int | None = None
-    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
-    wait for each other's cores are many times slower."""
     json: Annotated[bool, Mark.NO_NEGATIVE] = False
     """Print one JSON object instead of tables."""
     work: Annotated[Settings, Mark.NO_PREFIX] = QUICK
-    files: Annotated[Files, Mark.NO_PREFIX] = Files()
+    running: Annotated[Running, Mark.NO_PREFIX] = Running()
     reading: Annotated[ImportOptions, Mark.NO_PREFIX] = field(default_factory=ImportOptions)
 
 
@@ -87,9 +81,8 @@ def _judge(args: Sequence[str]) -> int:
     options = parse(Options, args, prog="mildly ope", description=_ABOUT)
     from mildly.ope.evaluate import judge
 
-    use_threads(options.threads)
-    data = options.files.log(options.dataset, options.reading)
-    try:
+    data = options.running.log(options.dataset, options.reading)
+    with options.running.resumable("ope", *args):
         found = judge(
             options.run,
             data,
@@ -98,11 +91,9 @@ def _judge(args: Sequence[str]) -> int:
             stochastic=options.stochastic,
             clone=options.clone,
             settings=options.work,
-            out=options.files.out,
+            out=options.running.out,
             say=tell,
         )
-    except Stopped as stopped:
-        return options.files.stopped(stopped, "ope", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:
@@ -144,10 +135,9 @@ def _grade(args: Sequence[str]) -> int:
     from mildly.ope.grade import grade
     from mildly.ope.groups import labels_of
 
-    use_threads(options.threads)
-    data = options.files.log(options.dataset, options.reading)
-    labels = labels_of(options.dataset, options.reading, options.by, data, options.files.data_dir)
-    try:
+    data = options.running.log(options.dataset, options.reading)
+    labels = labels_of(options.dataset, options.reading, options.by, data, options.running.data_dir)
+    with options.running.resumable("ope", "grade", *args):
         found = grade(
             data,
             by=options.by,
@@ -156,11 +146,9 @@ def _grade(args: Sequence[str]) -> int:
             estimators=options.estimators,
             gamma=options.gamma,
             settings=options.work,
-            out=options.files.out,
+            out=options.running.out,
             say=tell,
         )
-    except Stopped as stopped:
-        return options.files.stopped(stopped, "ope", "grade", *args)
     if options.json:
         print(json.dumps(found.to_json()))
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from mildly.cli import flags
 from mildly.cli.help import Page, asks_for_help, sections_of, usage_of
 from mildly.cli.marks import Arg
-from mildly.errors import MildlyError, Stopped, tell
+from mildly.errors import MildlyError, Stopped
 from mildly.terminal import SafeConsole
 from mildly.words import counted
 
@@ -25,9 +26,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Files:
-    """Files: where fits are kept, and data looked for."""
+class Running:
+    """Running: the cores that work, where fits are kept, and data looked for."""
 
+    threads: int | None = None
+    """CPU threads; all cores by default. With several trainings at a time, give each 1: threads that
+    wait for each other's cores are many times slower."""
     out: Annotated[str | None, Arg(metavar="DIR")] = None
     """Folder to keep fits in: the same command then goes on where it was interrupted."""
     data_dir: Annotated[str | None, Arg(metavar="DIR")] = None
@@ -38,13 +42,19 @@ class Files:
         from mildly.data.memory import set_default
         from mildly.data.registry import load_dataset
 
+        use_threads(self.threads)
         set_default(reading.max_memory)
         return load_dataset(name, reading, data_dir=self.data_dir)
 
-    def stopped(self, why: Stopped, *command: str) -> int:
-        """Say what was kept, and the command that goes on with it; the exit code."""
-        tell(why if self.out is None else f"{why} Go on with: {shlex.join(('mildly', *command))}")
-        return why.exit_code
+    @contextmanager
+    def resumable(self, *command: str) -> Iterator[None]:
+        """Who stops the work is told the command that goes on with it, if fits are kept."""
+        try:
+            yield
+        except Stopped as why:
+            if self.out is None:
+                raise
+            raise Stopped(f"{why} Go on with: {shlex.join(('mildly', *command))}", why.signal_number) from why
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:

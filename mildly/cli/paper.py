@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, print_jobs, table
-from mildly.errors import MildlyError, Stopped, tell
+from mildly.errors import MildlyError, tell
 from mildly.files import atomic_write, writable
 from mildly.paper.reproductions import (
     EVAL_EVERY,
@@ -139,11 +139,7 @@ def _run(reproduction: Reproduction, options: PaperOptions, out: Path, datasets:
     from mildly.experiments.sweep import run_sweep
 
     jobs = _jobs(reproduction, options, datasets, methods)
-    try:
-        failed = run_sweep(jobs, out, workers=options.workers, threads=options.threads, ray=options.ray)
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+    failed = run_sweep(jobs, out, workers=options.workers, threads=options.threads, ray=options.ray)
     for name, log_tail in failed.items():
         tell(f"failed: {name}; the last lines of {out / name}.log:\n{log_tail}\n")
     return 1 if failed else 0

@@ -14,7 +14,7 @@ from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
-from mildly.errors import MildlyError, Stopped, tell
+from mildly.errors import MildlyError, tell
 
 if TYPE_CHECKING:
     from mildly.portfolio.solve import Solution
@@ -88,12 +88,8 @@ class ResumeOptions:
 
 def main(args: Sequence[str]) -> int:
     """Parse, solve, print."""
-    try:
-        again = any(arg == "--resume" or arg.startswith("--resume=") for arg in args)
-        solution, as_json = _go_on(args) if again else _begin(args)
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+    again = any(arg == "--resume" or arg.startswith("--resume=") for arg in args)
+    solution, as_json = _go_on(args) if again else _begin(args)
     if as_json:
         print(json.dumps(_plain(solution)))
     else:

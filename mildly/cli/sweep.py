@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mildly.cli.marks import Mark
 from mildly.cli.output import console, parse, print_jobs, table
-from mildly.errors import Stopped, tell
+from mildly.errors import tell
 
 if TYPE_CHECKING:
     from mildly.experiments.spec import Job
@@ -70,18 +70,14 @@ def main(args: Sequence[str]) -> int:
     if options.dry_run:
         print_jobs(jobs)
         return 0
-    try:
-        failed = run_sweep(
-            jobs,
-            options.out,
-            workers=options.workers,
-            threads=options.threads,
-            retries=options.retries,
-            ray=options.ray,
-        )
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+    failed = run_sweep(
+        jobs,
+        options.out,
+        workers=options.workers,
+        threads=options.threads,
+        retries=options.retries,
+        ray=options.ray,
+    )
     _print_scores(jobs, options.out)
     for name, log_tail in failed.items():
         tell(f"failed: {name}; the last lines of {options.out / name}.log:\n{log_tail}\n")

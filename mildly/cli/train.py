@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from mildly.cli.marks import Arg
 from mildly.cli.output import console, parse
 from mildly.data.memory import set_default
 from mildly.data.options import ImportOptions
-from mildly.errors import MildlyError, Stopped, tell
+from mildly.errors import MildlyError
 from mildly.words import counted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def main(args: Sequence[str]) -> int:
         options = parse(ResumeOptions, args, prog="mildly train", description=about)
         set_default(options.max_memory)
         changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
-        return tell_of(lambda: _offline().resume(options.resume, **changes))
+        return tell_of(_offline().resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
         _overview(ALGORITHMS).show()
         return 0 if args else 2
@@ -118,7 +118,7 @@ def main(args: Sequence[str]) -> int:
         help_page(name, kind, rest).show()
         return 0
     given = read_with_log(rest, [*flags_of(Options), *flags_of(kind.Config)], f"mildly train {name}")
-    return tell_of(lambda: _offline().train(name, **given))
+    return tell_of(_offline().train(name, **given))
 
 
 def reading_flags() -> list[Flag]:
@@ -209,13 +209,8 @@ def _offline() -> Any:
     return offline
 
 
-def tell_of(go: Callable[[], Run]) -> int:
-    """Train, and say what came of it."""
-    try:
-        run = go()
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+def tell_of(run: Run) -> int:
+    """Say what came of a training."""
     out = console()
     evaluations = run.evaluations()
     if evaluations:

@@ -240,7 +240,7 @@ def kept_in(out: str | os.PathLike[str] | None) -> Iterator[Path]:
             raise MildlyError(f"{out}: cannot be made ({error.strerror}). Choose another --out.") from error
         yield Path(out)
     except (Stopped, KeyboardInterrupt) as stopped:
-        number = stopped.exit_code - 128 if isinstance(stopped, Stopped) else signal.SIGINT
+        number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
         nothing = "nothing was kept. With --out DIR the same command goes on where it was stopped."
         told = nothing if out is None else f"the fits so far are kept in {out}."
         raise Stopped(f"stopped; {told}", number) from stopped

@@ -251,7 +251,7 @@ def _ending_well(folder: SolveFolder) -> Iterator[None]:
     try:
         yield
     except (Stopped, KeyboardInterrupt) as stopped:
-        number = stopped.exit_code - 128 if isinstance(stopped, Stopped) else signal.SIGINT
+        number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
         again = f"mildly solve --resume {shlex.quote(str(folder.path))}"
         raise Stopped(f"stopped; nothing is lost. Go on with: {again}", number) from stopped
     finally:

@@ -11,7 +11,6 @@ from mildly.cli.help import Page, Section, asks_for_help, flag_rows, group_secti
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console
 from mildly.cli.train import read_with_log, reading_flags
-from mildly.errors import Stopped, tell
 
 _ABOUT = """Learn a model of the environment from logged data: an ensemble that predicts next state and reward.
 
@@ -57,11 +56,7 @@ def main(args: Sequence[str]) -> int:
     given = read_with_log(args, [*own, *fields], prog)
     from mildly.training import offline
 
-    try:
-        run = offline.train("dynamics", steps=given.get("max_steps"), **given)
-    except Stopped as stopped:
-        tell(stopped)
-        return stopped.exit_code
+    run = offline.train("dynamics", steps=given.get("max_steps"), **given)
     out = console()
     last = run.metrics()[-1]
     out.print(f"step {last['step']:,}: mean squared error of the elites on held-out rows {last['held_out_error']:.4g}")
