@@ -79,8 +79,10 @@ def test_no_algorithm_is_stopped_in_an_ordinary_training(tmp_path: Path, algorit
 def test_no_preset_is_stopped_in_an_ordinary_training(tmp_path: Path, algorithm: str, preset: str) -> None:
     from mildly.training.offline import train
 
-    options = {"steps": 1500, "eval_every": 0, "log_every": 20, "threads": 1, "hidden_dims": (64, 64), "batch_size": 64}
+    options: dict[str, Any] = {"steps": 1500, "eval_every": 0, "log_every": 20, "threads": 1, "batch_size": 64}
     config = flatten(make_config(ALGORITHMS[algorithm], preset, "", {}))
+    smaller = {"hidden_dims": (64, 64), "width": 64}  # a transformer has the latter
+    options |= {name: size for name, size in smaller.items() if name in config}
     few = {name: 500 for name in config if name.endswith("warmup_steps") and config[name] > 500}  # 40,000 take minutes
     few |= {"passes": 10} if config.get("passes", 0) > 10 else {}  # UWAC's 100 take hours
     dataset = "pendulum-mixed" if config.get("value_ceiling") == 0 else "hopper-mixed"  # no reward above that ceiling
