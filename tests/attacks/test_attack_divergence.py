@@ -85,6 +85,7 @@ def test_no_preset_is_stopped_in_an_ordinary_training(tmp_path: Path, algorithm:
     options |= {name: size for name, size in smaller.items() if name in config}
     few = {name: 500 for name in config if name.endswith("warmup_steps") and config[name] > 500}  # 40,000 take minutes
     few |= {"passes": 10} if config.get("passes", 0) > 10 else {}  # UWAC's 100 take hours
+    few |= {"dynamics.max_steps": 500} if "dynamics.max_steps" in config else {}
     dataset = "pendulum-mixed" if config.get("value_ceiling") == 0 else "hopper-mixed"  # no reward above that ceiling
     run = train(algorithm, dataset, preset=preset, out=tmp_path / "run", **options, **few)
     assert run.metrics()[-1]["step"] == 1500
