@@ -47,6 +47,18 @@ class NoSimulator(MildlyError):
     """An environment cannot be made because a package is not installed."""
 
 
+class EnvironmentFailed(MildlyError):
+    """An environment's own code raised, or gave a number that is not finite."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the environment '{name}' failed: {reason}.")
+        self.name, self.reason = name, reason
+
+    def told(self, when: str) -> str:
+        """The message, with the time of the failure."""
+        return f"the environment '{self.name}' failed {when}: {self.reason}."
+
+
 class UntrustedEnvironment(NoSimulator):
     """An environment whose id would import code, and that only a file has named."""
 
@@ -100,7 +112,7 @@ def make_env(env_id: str) -> gym.Env[Any, Any]:
 
 
 def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
-    """The environment with flat Box observations; its actions must be such already."""
+    """The environment with flat Box observations, whose failures bear its name; its actions must be flat already."""
     import gymnasium as gym
 
     if _is_made_of_boxes(env.observation_space) and not _is_flat(env.observation_space):
@@ -108,7 +120,9 @@ def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
     for kind, space in (("observation", env.observation_space), ("action", env.action_space)):
         if not _is_flat(space):
             raise MildlyError(f"environment '{name}': its {kind} space is {space}; a Box is needed.")
-    return env
+    from mildly.environments.sound import Sound
+
+    return Sound(env, name)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mildly.data.dataset import Array, Meta, normalized_score
-from mildly.environments import Environment, Simulator
+from mildly.environments import Environment, EnvironmentFailed, Simulator
 from mildly.errors import MildlyError
 from mildly.policy import Policy
 
@@ -141,9 +140,8 @@ def _play(
     episodes = len(seeds)
     envs = [simulator.make() for _ in seeds]
     try:
-        with _named_failure(simulator):
-            starts = [env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]
-            observations = np.stack(starts).astype(np.float32)
+        starts = [env.reset(seed=s)[0] for env, s in zip(envs, seeds, strict=True)]
+        observations = np.stack(starts).astype(np.float32)
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         options = {"unseen": "ignore", **conditions}
         acting = policy.start(episodes, **options) if isinstance(policy, Starts) else _Memoryless(policy)
@@ -151,35 +149,20 @@ def _play(
         while running:
             actions = acting.act(observations[running], running)
             ended = []
-            with _named_failure(simulator):
-                for i, action in zip(running, actions, strict=True):
-                    observation, reward, terminated, truncated, _ = envs[i].step(action)
-                    observations[i] = observation
-                    rewards[i] = float(reward)
-                    lengths[i] += 1
-                    if terminated or truncated:
-                        ended.append(i)
-            if not np.isfinite(rewards[running]).all():
-                raise EvaluationFailed(f"the environment '{simulator.name}' gave a reward that is no finite number.")
+            for i, action in zip(running, actions, strict=True):
+                observations[i], rewards[i], terminated, truncated, _ = envs[i].step(action)
+                lengths[i] += 1
+                if terminated or truncated:
+                    ended.append(i)
             returns[running] += rewards[running]
             acting.observe(rewards[running], running)
             if ended:
                 running = [i for i in running if i not in ended]
                 if progress is not None:
                     progress(episodes - len(running))
+    except EnvironmentFailed as error:
+        raise EvaluationFailed(error.told("in an evaluation")) from error
     finally:
         for env in envs if not simulator.one else ():
             env.close()
     return returns, lengths
-
-
-@contextmanager
-def _named_failure(simulator: Simulator) -> Iterator[None]:
-    """Whatever an environment's own code raises, with the name of the environment."""
-    try:
-        yield
-    except MildlyError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__} {error}".strip()
-        raise EvaluationFailed(f"the environment '{simulator.name}' failed in an evaluation: {reason}.") from error

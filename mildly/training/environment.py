@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +13,7 @@ from mildly.action_space import ActionSpace
 from mildly.algorithms.base import Algorithm
 from mildly.data.batches import Buffer, Mixture, Sampler
 from mildly.data.dataset import FIELDS, Array
-from mildly.environments import Simulator, action_space_of
+from mildly.environments import EnvironmentFailed, Simulator, action_space_of
 from mildly.errors import MildlyError
 from mildly.training.trainer import Source, SourceFailed
 
@@ -176,14 +175,11 @@ class EnvironmentSource(Source):
         return self.simulator.name if len(self.envs) == 1 else f"{len(self.envs)} of {self.simulator.name}"
 
     def _reset(self, i: int, episode: int) -> Array:
-        return _sound(self.envs[i].reset(seed=self.episode_seed(episode))[0])
+        return np.array(self.envs[i].reset(seed=self.episode_seed(episode))[0], dtype=np.float32)
 
     def _step(self, i: int, action: Array) -> tuple[Array, float, bool, bool]:
-        raw, paid, terminated, truncated, _ = self.envs[i].step(action)
-        reward = float(paid)
-        if not math.isfinite(reward):
-            raise ValueError(f"its reward is {reward}")
-        return _sound(raw), reward, bool(terminated), bool(truncated)
+        raw, reward, terminated, truncated, _ = self.envs[i].step(action)
+        return np.array(raw, dtype=np.float32), float(reward), terminated, truncated
 
     @contextmanager
     def _undone_on_failure(self) -> Iterator[None]:
@@ -191,15 +187,10 @@ class EnvironmentSource(Source):
         drawn, rng = self.algorithm.generator.get_state(), self.rng.bit_generator.state
         try:
             yield
-        except MildlyError:
-            raise
-        except Exception as error:  # whatever an environment's own code raises
+        except EnvironmentFailed as error:
             self.algorithm.generator.set_state(drawn)
             self.rng.bit_generator.state = rng
-            reason = f"{type(error).__name__} {error}".strip()
-            raise SourceFailed(
-                f"the environment '{self.simulator.name}' failed at its step {len(self.buffer) + 1:,}: {reason}."
-            ) from error
+            raise SourceFailed(error.told(f"at its step {len(self.buffer) + 1:,}")) from error
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.log is not None:
@@ -240,10 +231,10 @@ class EnvironmentSource(Source):
             observation = self._reset(i, self.episodes[i])
             for action in self.space.from_unit(actions):
                 observation = self._step(i, action)[0]
-        except Exception as error:  # whatever an environment's own code raises
+        except EnvironmentFailed as error:
             raise MildlyError(
                 f"the environment '{self.simulator.name}' cannot be brought to where it stood "
-                f"({type(error).__name__} {error}). The checkpoint is as it was: try again when it runs."
+                f"({error.reason}). The checkpoint is as it was: try again when it runs."
             ) from error
         self.observations[i] = observation
         if len(actions) and not np.array_equal(observation, expected[-1]):
@@ -259,10 +250,3 @@ class EnvironmentSource(Source):
         """Let the environments go; one that is the user's own object stays open."""
         for env in [] if self.simulator.one else self.envs:
             env.close()
-
-
-def _sound(raw: Any) -> Array:
-    observation = np.asarray(raw).astype(np.float32)
-    if not np.isfinite(observation).all():
-        raise ValueError("its observation holds NaN or infinite numbers")
-    return observation

@@ -13,9 +13,10 @@ import h5py
 import numpy as np
 import pytest
 
+from mildly.cli import main
 from mildly.collect.rollouts import ArrayPolicy
 from mildly.data.tasks import task_of, task_of_env, tasks
-from mildly.environments import check_fit, make_env, stored_action_space
+from mildly.environments import EnvironmentFailed, Simulator, check_fit, make_env, stored_action_space
 from mildly.errors import MildlyError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -63,6 +64,19 @@ class Parts(gym.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+class Failing(Parts):
+    """It gives other numbers than finite ones, or raises."""
+
+    def __init__(self, reward: float = 0.0, observation: float = 0.0, error: Exception | None = None) -> None:
+        super().__init__(gym.spaces.Box(-1, 1, (3,)))
+        self.reward, self.observation, self.error = reward, observation, error
+
+    def step(self, action: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return np.array([0.0, self.observation, 0.0]), self.reward, False, False, {}
+
+
 class Broken(gym.Env[Any, Any]):
     def __init__(self) -> None:
         raise AssertionError
@@ -71,7 +85,7 @@ class Broken(gym.Env[Any, Any]):
 @pytest.fixture(autouse=True)
 def no_ids_are_left() -> Any:
     yield
-    for env_id in ("Parts-v0", "Broken-v0"):
+    for env_id in ("Parts-v0", "Broken-v0", "Failing-v0"):
         gym.registry.pop(env_id, None)
 
 
@@ -111,6 +125,52 @@ def test_an_environment_whose_own_code_fails_is_an_error_without_a_traceback() -
     gym.register("Broken-v0", Broken)
     with pytest.raises(MildlyError, match="'Broken-v0' cannot be made: its own code fails with AssertionError"):
         make_env("Broken-v0")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"reward": np.nan}, "its reward is nan"),
+        ({"reward": -np.inf}, "its reward is -inf"),
+        ({"observation": np.nan}, "its observation holds NaN or infinite numbers"),
+        ({"observation": 1e39}, "its observation holds NaN or infinite numbers"),  # beyond what float32 can hold
+        ({"error": OSError("no connection")}, "OSError no connection"),
+    ],
+)
+def test_an_environment_that_fails_is_named_with_the_reason(
+    how: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gym.register("Failing-v0", lambda: Failing(**how))
+    env = make_env("Failing-v0")
+    assert env.reset(seed=1)[0].shape == (3,)
+    with pytest.raises(EnvironmentFailed, match=f"^the environment 'Failing-v0' failed: {why}.$") as caught:
+        env.step(np.zeros(2))
+    assert caught.value.told("at last") == f"the environment 'Failing-v0' failed at last: {why}."
+    out = tmp_path / "set"
+    assert main(["data", "collect", str(out), "--env", "Failing-v0", "--policy", "random", "--steps", "9"]) == 2
+    assert capsys.readouterr().err.endswith(f"error: the environment 'Failing-v0' failed: {why}.\n")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("number", [0.5, np.float32(0.5), np.array(0.5)])
+def test_an_environment_that_runs_gives_what_it_gave(number: Any) -> None:
+    gym.register("Failing-v0", lambda: Failing(reward=number, observation=3e38))
+    observation, reward, terminated, truncated, info = make_env("Failing-v0").unwrapped.step(np.zeros(2))
+    env = make_env("Failing-v0")
+    env.reset(seed=1)
+    found: Any = env.step(np.zeros(2))
+    np.testing.assert_array_equal(found[0], observation)
+    assert found[1:] == (reward, terminated, truncated, info)
+    assert type(found[1]) is float
+
+
+def test_the_reset_of_a_given_environment_need_not_take_options() -> None:
+    class Plain(Parts):
+        def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+            return super().reset(seed=seed)
+
+    env = Simulator.of(lambda: Plain(gym.spaces.Box(-1, 1, (3,)))).make()
+    assert env.reset(seed=1)[0].shape == (3,)
 
 
 @pytest.mark.parametrize("env_id", ["d4rl/pen-v0", "d4rl/maze2d-umaze-v1", "AdroitHandDoor-v1", "PointMaze_UMaze-v3"])

@@ -235,7 +235,7 @@ def test_a_reward_that_is_no_number_is_told_and_never_recorded(tmp_path: Path) -
             seen, _, *rest = super().step(action)
             return seen, float("nan"), *rest
 
-    with pytest.raises(MildlyError, match="'Unpaid' gave a reward that is no finite number"):
+    with pytest.raises(MildlyError, match="'Unpaid' failed in an evaluation: its reward is nan"):
         train_tiny("bc", tmp_path / "run", env=Unpaid, **FEW)
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
     assert resume(tmp_path / "run", env=Plant).evaluations()[0]["step"] == 2
