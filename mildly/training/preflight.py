@@ -76,15 +76,21 @@ def check_sizes(config: Any, data: Dataset, checkpoint: Path) -> None:
     """
     most = memory_bytes()
     stored = [path.stat().st_size for path in (checkpoint, previous(checkpoint)) if path.exists()]
-    for name, widths in flatten(config).items():
+    fields = flatten(config)
+    batch = fields.get("batch_size", 0)
+    for name, widths in fields.items():
         if not name.endswith("hidden_dims") or not widths:
             continue
-        weights = sum(inputs * outputs for inputs, outputs in pairwise((data.observation_size, *widths)))
-        needed = 4 * (_COPIES * weights + _COPIES * getattr(config, "batch_size", 0) * max(widths))
+        group = name.removesuffix("hidden_dims")
+        several = next((each for each in (f"{group}ensemble", f"{group}members") if each in fields), None)
+        networks = fields[several] if several else 1
+        weights = networks * sum(inputs * outputs for inputs, outputs in pairwise((data.observation_size, *widths)))
+        needed = 4 * _COPIES * (weights + networks * batch * max(widths))
         if most and needed > most:
+            given = f"{name} {tuple(widths)}" + (f", {several} {networks:,}" if several else "")
             raise MildlyError(
-                f"{name} {tuple(widths)} and batch_size {getattr(config, 'batch_size', 0):,} need at least "
-                f"{needed / 1e9:,.0f} GB of memory, but this machine has {most / 1e9:,.0f}. Lower them."
+                f"{given} and batch_size {batch:,} need at least {needed / 1e9:,.0f} GB of memory, but this machine "
+                f"has {most / 1e9:,.0f}. Lower them."
             )
         if name == "hidden_dims" and stored and 4 * weights > max(stored):
             raise MildlyError(

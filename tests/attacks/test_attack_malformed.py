@@ -122,6 +122,7 @@ def test_absurd_sizes_in_a_plan_are_refused_before_anything_is_allocated(
     [
         (["--hidden-dims", "1000000000"], "hidden_dims must be at most 65,536 each"),
         (["--hidden-dims", *["65536"] * 9], "of memory, but this machine has"),
+        (["--ensemble", "1000000"], "ensemble 1,000,000 and batch_size 256 need at least"),
         (["--threads", "100000"], "threads must be at most 1,024, got 100,000"),
         (["--batch-size", str(10**12)], "batch_size must be at most 16,777,216"),
         (["--steps", str(10**30)], "steps must be at most"),
