@@ -19,7 +19,7 @@ from torch import Tensor
 from mildly.data.batches import COLUMNS, Batch
 from mildly.data.dataset import Array, Dataset
 from mildly.dynamics.ensemble import DynamicsEnsemble
-from mildly.dynamics.split import Split
+from mildly.dynamics.split import Split, unknown_ends
 from mildly.errors import MildlyError
 
 LEVELS = tuple(round(0.1 * i, 1) for i in range(1, 10))
@@ -96,13 +96,14 @@ def check_model(
     random = generator or torch.Generator().manual_seed(0)
     looked = _some(rows, _ROWS, random)
     batch = Batch(**{name: _rows(getattr(data, name), looked) for name in COLUMNS})
+    unknown = unknown_ends(data)
     told = model.terminated(batch.observations, batch.actions, batch.next_observations, random)
     return ModelCheck(
         data=data.meta.name,
         episodes=len(episodes),
         transitions=len(rows),
-        columns=tuple(_one_step(model, data, batch)),
-        growth=tuple(_growths(model, data, segments, horizon, random)),
+        columns=tuple(_one_step(model, data, batch, torch.from_numpy(np.isin(looked, unknown)))),
+        growth=tuple(_growths(model, data, _known(segments, unknown), horizon, random)),
         ends=int(batch.terminated.sum()),
         ends_told=int((told & batch.terminated).sum()),
         false_ends=int((told & ~batch.terminated).sum()),
@@ -123,17 +124,25 @@ def unseen_episodes(model: DynamicsEnsemble, data: Dataset) -> list[slice]:
 
 
 @torch.no_grad()
-def _one_step(model: DynamicsEnsemble, data: Dataset, batch: Batch) -> list[ColumnCheck]:
+def _one_step(model: DynamicsEnsemble, data: Dataset, batch: Batch, unknown: Tensor) -> list[ColumnCheck]:
+    """Errors and coverage; of rows whose next observation is unknown, those of the reward."""
     means, stds = (part[model.elites] for part in model.predict(batch.observations, batch.actions))
     rewards = batch.rewards.unsqueeze(-1)
-    happened = torch.cat([batch.next_observations, rewards], dim=-1)
+    happened = torch.cat([batch.next_observations.masked_fill(unknown.unsqueeze(-1), math.nan), rewards], dim=-1)
     naive = torch.cat([batch.observations, rewards.mean().expand_as(rewards)], dim=-1)
     error, no_change = (_rms(guess - happened, 0) for guess in (means.mean(dim=0), naive))
     away = (happened - means).abs() / stds
-    inside = torch.stack([(away <= _quantile(level)).float().mean(dim=(0, 1)) for level in LEVELS])  # (levels, columns)
+    among = [torch.where(away.isnan(), away, (away <= _quantile(level)).float()) for level in LEVELS]
+    inside = torch.stack([each.nanmean(dim=(0, 1)) for each in among])  # (levels, columns)
     names = [*(data.column_name(i) for i in range(data.observation_size)), "reward"]
     rows = zip(names, error.tolist(), no_change.tolist(), inside.T.tolist(), strict=True)
     return [ColumnCheck(name, own, naive_error, tuple(coverage)) for name, own, naive_error, coverage in rows]
+
+
+def _known(segments: Sequence[slice], unknown: Array) -> list[slice]:
+    """Segments without a last row whose next observation is unknown."""
+    ends = set(unknown.tolist())
+    return [s for s in (slice(s.start, s.stop - (s.stop - 1 in ends)) for s in segments) if s.start < s.stop]
 
 
 @torch.no_grad()
@@ -141,7 +150,9 @@ def _growths(
     model: DynamicsEnsemble, data: Dataset, segments: Sequence[slice], horizon: int, random: torch.Generator
 ) -> list[Growth]:
     """Roll the elites' mean forward with logged actions, from starts that are followed by enough of them."""
-    horizon = min(horizon, max(segment.stop - segment.start for segment in segments))
+    horizon = min(horizon, max((segment.stop - segment.start for segment in segments), default=0))
+    if not horizon:
+        return []
     long = [segment for segment in segments if segment.stop - segment.start >= horizon]
     possible = np.concatenate([np.arange(segment.start, segment.stop - horizon + 1) for segment in long])
     starts = _some(possible, _STARTS, random)
@@ -161,7 +172,7 @@ def _growths(
 
 def _rms(errors: Tensor, dim: int | None = None) -> Tensor:
     squares = errors.double().square()
-    return (squares.mean() if dim is None else squares.mean(dim=dim)).sqrt()
+    return (squares.mean() if dim is None else squares.nanmean(dim=dim)).sqrt()
 
 
 def _quantile(level: float) -> float:

@@ -53,7 +53,7 @@ class GaussianEnsemble(nn.Module):
         return (torch.cat([observations, actions], dim=-1) - self.input_mean) / self.input_std
 
     def targets(self, observations: Tensor, next_observations: Tensor, rewards: Tensor) -> Tensor:
-        """What the networks are to predict: change of state and reward."""
+        """What the networks are to predict: change of state and reward; NaN where it is unknown."""
         change = torch.cat([next_observations - observations, rewards.unsqueeze(-1)], dim=-1)
         return (change - self.target_mean) / self.target_std
 
@@ -72,10 +72,11 @@ class GaussianEnsemble(nn.Module):
         return self.min_log_var + softplus(below - self.min_log_var)
 
     def loss(self, inputs: Tensor, targets: Tensor, decays: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """What training minimizes, and without gradients the squared errors, averaged over all."""
+        """What training minimizes, and without gradients the mean squared error; unknown targets add 0 to both."""
         mean, log_var = self(inputs)
-        errors = (mean - targets).square()
-        likelihood = (errors * torch.exp(-log_var) + log_var).mean(dim=(1, 2)).sum()
+        errors = _squares(mean, targets)
+        surprise = errors * torch.exp(-log_var) + log_var
+        likelihood = torch.where(targets.isnan(), 0, surprise).mean(dim=(1, 2)).sum()
         bounds = _BOUND_WEIGHT * (self.max_log_var.sum() - self.min_log_var.sum())
         pairs = zip(decays, self.weights, strict=True)
         decay = torch.stack([0.5 * weight_decay * weight.square().sum() for weight_decay, weight in pairs]).sum()
@@ -83,9 +84,8 @@ class GaussianEnsemble(nn.Module):
 
     @torch.no_grad()
     def errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Each member's mean squared error, (K,)."""
-        mean: Tensor = self(inputs)[0]
-        return (mean - targets).square().mean(dim=(1, 2))
+        """Each member's mean squared error, (K,); that of unknown targets is 0."""
+        return _squares(self(inputs)[0], targets).mean(dim=(1, 2))
 
     @torch.no_grad()
     def take_over(self, other: GaussianEnsemble, chosen: Tensor) -> None:
@@ -95,3 +95,8 @@ class GaussianEnsemble(nn.Module):
         shared = ("max_log_var", "min_log_var", "input_mean", "input_std", "target_mean", "target_std")
         for name in shared:
             getattr(self, name).copy_(getattr(other, name))
+
+
+def _squares(mean: Tensor, targets: Tensor) -> Tensor:
+    """Squared errors, 0 where a target is unknown."""
+    return (mean - torch.where(targets.isnan(), mean.detach(), targets)).square()

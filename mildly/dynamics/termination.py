@@ -1,7 +1,8 @@
 """Where an episode ends, by the rules of the environment where they are known.
 
-Rules are known for gymnasium's MuJoCo tasks and the pendulum. Elsewhere a network learns the ends from the data's
-terminal states; where the data have none, no episode ends.
+Rules are known for gymnasium's MuJoCo tasks and the pendulum; they look at the next state. Elsewhere, and where the
+data lack the next states of most ends, a network learns which states and actions end an episode; where the data have no
+ends, no episode ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from mildly.data.dataset import Dataset
 from mildly.data.tasks import task_of_env
+from mildly.dynamics.split import unknown_ends
 
 LEARNED, NEVER = "learned", "never"
 _FAR = 100.0  # no sound state of these robots has a larger number
@@ -83,7 +85,8 @@ def rule_for(data: Dataset) -> str:
     """The name of the rule by which episodes of these data end, or `learned`."""
     env_id = data.meta.env_id or ""
     name = re.sub(r"-v\d+$", "", env_id.split("/")[-1]).lower()
-    if name in RULES and data.observation_size in RULES[name].sizes:
+    seen = not data.terminated.any() or len(unknown_ends(data)) <= data.terminated.sum() / 2
+    if name in RULES and data.observation_size in RULES[name].sizes and seen:
         return name
     task = task_of_env(env_id)
     endless = task is not None and not task.terminates

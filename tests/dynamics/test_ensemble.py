@@ -143,7 +143,7 @@ def test_the_rule_follows_from_the_environment_or_the_data(
         "observations": np.zeros((4, size)),
         "actions": np.zeros((4, 1)),
         "rewards": np.zeros(4),
-        "next_observations": np.zeros((4, size)),
+        "next_observations": np.ones((4, size)),
         "terminated": np.array([False, terminal, False, False]),
         "truncated": np.zeros(4, bool),
     }
