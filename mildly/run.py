@@ -66,6 +66,7 @@ _TYPES = {
     "device": str,
     "variant": str,
     "tensorboard": bool,
+    "watch_values": bool,
     "reading": dict,
     "held_out": list,
 }
@@ -105,6 +106,7 @@ class Plan:
     device: str
     threads: int
     tensorboard: bool = False
+    watch_values: bool = True
     variant: str = ""
     """What a sweep calls this run's settings, such as `lam=0.5`; empty for a run of its own."""
     reading: dict[str, Any] = field(default_factory=dict)

@@ -18,7 +18,6 @@ from mildly.paper.reproductions import (
     METHODS,
     REPRODUCTIONS,
     SEEDS,
-    STEPS,
     Reproduction,
     published_scores,
     reproduction_named,
@@ -47,8 +46,9 @@ class PaperOptions:
     """Only these data sets, e.g. hopper-medium halfcheetah-medium."""
     algorithms: tuple[str, ...] = ()
     """Only these algorithms, e.g. bc mcq."""
-    steps: int = STEPS
-    """Gradient steps of each run; a warm-up, such as CQL's, has steps of its own before them."""
+    steps: int | None = None
+    """Gradient steps of each run; by default the preset's own, a million with the paper's settings (DT: 100,000). A
+    warm-up, such as CQL's, has steps of its own before them."""
     seeds: int = SEEDS
     """Seeds, from 0."""
     online_steps: int | None = None
@@ -197,11 +197,9 @@ def _text_table(filled: ScoreTable) -> object:
                 )
             )
         rows.add_row(filled.label(dataset), *cells)
-    averages = (
-        Text.assemble(format_mean(ours), "\n", (format_mean(paper), "dim"))
-        for ours, paper in filled.averages().values()
-    )
-    rows.add_row("average", *averages)
+    for words, means in filled.averages().items():
+        pairs = [(format_mean(ours), format_mean(paper)) for ours, paper in means.values()]
+        rows.add_row(words, *(Text.assemble(ours, "\n", (paper, "dim")) for ours, paper in pairs))
     return rows
 
 

@@ -77,6 +77,9 @@ class Options:
     """Look at the data first, and refuse what training would go wrong on."""
     tensorboard: bool = False
     """Also write event files for TensorBoard, into the run's folder."""
+    watch_values: bool = True
+    """End a training whose values leave what the rewards allow, as SAC's do on logged data. Numbers that are not finite
+    end it in any case."""
 
 
 @dataclass
@@ -91,6 +94,8 @@ class ResumeOptions:
     """Another device than the run was started on; the bits may then differ."""
     threads: int | None = None
     """Another number of CPU threads; the bits may then differ."""
+    watch_values: bool | None = None
+    """End the training when its values leave what the rewards allow, or from now on do not."""
     max_memory: float | None = None
     """Megabytes that the data of a file may take in memory; half of the machine's by default."""
 
@@ -103,7 +108,7 @@ def main(args: Sequence[str]) -> int:
         about = "Go on with a run from its last checkpoint. It keeps its options; only those below can change."
         options = parse(ResumeOptions, args, prog="mildly train", description=about)
         set_default(options.max_memory)
-        changes = {name: getattr(options, name) for name in ("steps", "device", "threads")}
+        changes = {name: getattr(options, name) for name in ("steps", "device", "threads", "watch_values")}
         return tell_of(_offline().resume(options.resume, **changes))
     if not args or args[0] in ("-h", "--help"):
         _overview(ALGORITHMS).show()

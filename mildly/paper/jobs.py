@@ -11,14 +11,14 @@ from mildly.data.registry import find_local
 from mildly.data.tasks import base_name
 from mildly.errors import MildlyError, unknown_name
 from mildly.experiments.spec import Job, Spec, expand, finetune_of, seeds_of
-from mildly.paper.reproductions import EVAL_EVERY, METHODS, SEEDS, STEPS, Grid, Reproduction
+from mildly.paper.reproductions import EVAL_EVERY, METHODS, SEEDS, Grid, Reproduction
 from mildly.run import flatten
 
 
 def jobs_of(
     reproduction: Reproduction,
     *,
-    steps: int = STEPS,
+    steps: int | None = None,
     seeds: int = SEEDS,
     datasets: Sequence[str] = (),
     methods: Sequence[str] = (),
@@ -32,7 +32,7 @@ def jobs_of(
 
     Args:
         reproduction: the table or figure.
-        steps: gradient steps; the paper's million by default.
+        steps: gradient steps; by default the preset's own, of `paper` a million (of DT 100,000).
         seeds: number of seeds.
         datasets: only these.
         methods: only these, by the paper's names.
@@ -55,7 +55,12 @@ def jobs_of(
             algorithms=tuple(METHODS[method] for method in here),
             datasets=tuple(source_of(name, data_dir) for name in rows),
             seeds=seeds_of(seeds),
-            options={"preset": preset, "steps": steps, "eval_every": eval_every},
+            options={
+                "preset": preset,
+                "eval_every": eval_every,
+                "watch_values": False,  # SAC's part of the paper's table is that of values without a bound
+                **({} if steps is None else {"steps": steps}),
+            },
             fields={**{name: list(values) for name, values in grid.fields.items()}, **(fields or {})},
             own={},
             finetune=finetune,

@@ -71,12 +71,17 @@ class ScoreTable:
         recollected = any(cell.recollected for (name, _), cell in self.cells.items() if name == dataset)
         return f"{dataset} (re-collected)" if recollected else dataset
 
-    def averages(self) -> dict[str, tuple[float | None, float | None]]:
-        """Ours and the paper's mean over the data sets of the table, by method; None where a cell is missing."""
+    def averages(self) -> dict[str, dict[str, tuple[float | None, float | None]]]:
+        """Ours and the paper's means by words and method: of the parts that the paper averages, and of all sets."""
+        parts = {words: some for words, some in self.reproduction.parts.items() if set(some) < set(self.datasets)}
+        return {words: self._average(some) for words, some in (parts | {"average": self.datasets}).items()}
+
+    def _average(self, datasets: Sequence[str]) -> dict[str, tuple[float | None, float | None]]:
+        """By method; None where a cell is missing."""
         found = {}
         for method in self.methods:
-            cells = [self.cell(dataset, method) for dataset in self.datasets]
-            papers = [published_scores().get((dataset, method)) for dataset in self.datasets]
+            cells = [self.cell(dataset, method) for dataset in datasets]
+            papers = [published_scores().get((dataset, method)) for dataset in datasets]
             ours = float(np.mean([cell.mean for cell in cells if cell])) if all(cells) else None
             theirs = float(np.mean([score.mean for score in papers if score])) if all(papers) else None
             found[method] = (ours, theirs)
@@ -113,7 +118,7 @@ class ScoreTable:
         missing = len(self.datasets) * len(self.methods) - len(cells) - len(self.not_implemented) * len(self.datasets)
         if missing:
             notes.append(f"Without a run yet ({MISSING}): {counted(missing, 'cell')}.")
-        return notes
+        return [*notes, *self.reproduction.notes]
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -172,8 +177,9 @@ def to_markdown(table: ScoreTable) -> str:
             text = f"**{text}**" if ours and table.best(dataset) == method else text
             cells.append(f"{text} ({format_published(theirs)})")
         lines.append(f"| {table.label(dataset)} | {' | '.join(cells)} |")
-    means = [f"{format_mean(ours)} ({format_mean(theirs)})" for ours, theirs in table.averages().values()]
-    lines.append(f"| average | {' | '.join(means)} |")
+    for words, means in table.averages().items():
+        cells = [f"{format_mean(ours)} ({format_mean(theirs)})" for ours, theirs in means.values()]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
     notes = "\n".join(f"- {note}" for note in ["In brackets the paper's number.", *table.footnotes()])
     return "\n".join(lines) + f"\n\n{notes}\n"
 

@@ -43,6 +43,7 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     check: bool = True,
     tensorboard: bool = False,
+    watch_values: bool = True,
     reading: ImportOptions | None = None,
     variant: str = "",
     source: str | None = None,
@@ -75,6 +76,8 @@ def train(
         data_dir: folder in which data set names are looked for first.
         check: look at the data first, and refuse what training would go wrong on (see `mildly data check`).
         tensorboard: also write event files for TensorBoard.
+        watch_values: end a training whose values leave what the rewards allow. Numbers that are not finite end it in
+            any case.
         reading: how to read a raw log, as `load_dataset` takes it.
         variant: what a sweep calls these settings.
         source: where `run.json` says the data are found, if not where they are read from.
@@ -107,6 +110,7 @@ def train(
         device=resolve_device(device),
         threads=torch.get_num_threads() if threads is None else threads,
         tensorboard=tensorboard,
+        watch_values=watch_values,
         variant=variant,
         reading=reading.to_json(),
         held_out=held_out(data, holdout, seed),
@@ -125,6 +129,7 @@ def resume(
     steps: int | None = None,
     device: str | None = None,
     threads: int | None = None,
+    watch_values: bool | None = None,
     dataset: Dataset | None = None,
     env: Environment | None = None,
     quiet: bool = False,
@@ -137,6 +142,7 @@ def resume(
         steps: a new total of gradient steps, to prolong a run.
         device: another device than the run was started on; the bits may then differ.
         threads: another number of CPU threads; the bits may then differ.
+        watch_values: from now on as in `train`.
         dataset: the data, where `run.json` does not say where to find it.
         env: the environment to evaluate in, where the run was begun with one that is no id.
         quiet: show no progress and no notes.
@@ -149,6 +155,7 @@ def resume(
         steps=begun.steps if steps is None else steps,
         device=begun.device if device is None else resolve_device(device),
         threads=begun.threads if threads is None else threads,
+        watch_values=begun.watch_values if watch_values is None else watch_values,
     )
     if begun.finetune:
         raise MildlyError(f"{path}: was fine-tuned since. Go on with that: mildly finetune {path}")

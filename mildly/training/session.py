@@ -90,7 +90,7 @@ class Session:
         """What to tell the user before the first step."""
         gamma: float | None = getattr(config, "gamma", None)
         scale = self.algorithm.preprocessing.reward_scale
-        self.watch = None if gamma is None else ValueWatch.of(data, scale, gamma)
+        self.watch = None if gamma is None or not plan.watch_values else ValueWatch.of(data, scale, gamma)
         self.trainer = Trainer(
             run,
             self.algorithm,

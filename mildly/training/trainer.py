@@ -273,7 +273,7 @@ class Trainer:
             monitor.metrics(self.phase.name, self.step, means)
         wrong = self.watch.diverged(means) if self.watch and not self.phase.name else ""
         if wrong:
-            raise self._diverged(wrong)
+            raise self._diverged(f"{wrong} (--no-watch-values goes on all the same)")
 
     def _check_sums(self) -> None:
         """A sum over steps shows a NaN or infinity of any of them; the steps themselves show which came first."""

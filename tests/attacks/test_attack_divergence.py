@@ -63,6 +63,14 @@ def test_a_training_whose_values_run_away_ends_and_keeps_its_last_sound_checkpoi
     assert checkpoint.load(run.checkpoint)[1]["step"] == 20, "that of step 40 was put off"
     monkeypatch.setattr(kind, "update", sound)
     assert resume(run.path, steps=100).metrics()[-1]["step"] == 100
+    monkeypatch.setattr(kind, "update", running_away)
+    with pytest.raises(Diverged, match="no-watch-values goes on all the same"):
+        resume(run.path, steps=200)
+    assert resume(run.path, steps=200, watch_values=False).metrics()[-1]["step"] == 200
+    assert run.plan().watch_values is False
+    steps = 0
+    unwatched = train_tiny("td3-bc", tmp_path / "unwatched", eval_every=0, watch_values=False)
+    assert abs(unwatched.metrics()[-1]["q_data"]) > 1e4
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
