@@ -172,7 +172,7 @@ REPRODUCTIONS = {
         ),
     )
 }
-"""By name. What the paper does not print (the grid of its figures over N) is our choice."""
+"""By name. What the paper does not print (the grids of its figures over lambda and N) is our choice."""
 
 PUBLISHED_COST = {"CQL": (38.2, 1.4), "MCQ": (30.3, 1.2)}
 """The paper's cost table: seconds per 1,000 gradient steps and gigabytes, on an RTX 3090."""
