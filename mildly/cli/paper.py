@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _USAGE = f"""usage: mildly paper NAME [--datasets ...] [--algorithms ...] [--steps N] [--seeds N] [--out DIR] ...
 
 {chr(10).join(f"  {name:<20} {reproduction.title}" for name, reproduction in REPRODUCTIONS.items())}
+  settings             lambda and N for each of the 27 data sets, and the returns that score 0 and 100
 
 Runs what is missing (with the paper's settings: a million steps, four seeds, its hyperparameters), then shows the
 scores beside the published ones. The options reduce the work; --render-only runs nothing.
@@ -86,11 +87,19 @@ class PaperOptions:
     """Where a figure goes; a PNG in the runs' folder by default."""
 
 
+@dataclass
+class _SettingsOptions:
+    """`mildly paper settings` has none."""
+
+
 def main(args: Sequence[str]) -> int:
     """Run what is missing, show all runs so far."""
     if not args or args[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return 0 if args else 2
+    if args[0] == "settings":
+        parse(_SettingsOptions, args[1:], prog="mildly paper settings", description="The paper's settings by data set.")
+        return _show_settings()
     reproduction = reproduction_named(args[0])
     options = parse(PaperOptions, args[1:], prog=f"mildly paper {reproduction.name}", description=reproduction.title)
     from mildly.evaluation.results import load_results
@@ -201,6 +210,20 @@ def _text_table(filled: ScoreTable) -> object:
         pairs = [(format_mean(ours), format_mean(paper)) for ours, paper in means.values()]
         rows.add_row(words, *(Text.assemble(ours, "\n", (paper, "dim")) for ours, paper in pairs))
     return rows
+
+
+def _show_settings() -> int:
+    from mildly.paper.settings import settings
+
+    rows = table("", "lambda", "on TD3", "N", "return that scores 0", "100", "steps of an episode")
+    for each in settings():
+        scores = f"{each.reference_min:.2f}", f"{each.reference_max:.2f}"
+        on_td3 = "" if each.lam_td3 == each.lam else f"{each.lam_td3:g}"
+        rows.add_row(each.dataset, f"{each.lam:g}", on_td3, str(each.num_actions), *scores, f"{each.horizon:,}")
+    out = console()
+    out.print(rows)
+    out.print("The preset paper has these by a set's name. Its other values: mildly train mcq --preset paper --help")
+    return 0
 
 
 def _show_costs(reproduction: Reproduction, results: Sequence[Result]) -> None:

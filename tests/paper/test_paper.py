@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from mildly.paper.jobs import jobs_of, parse_fields, resolve_names, source_of
 from mildly.paper.matching import changes, closest_to_paper, official_name
 from mildly.paper.reproductions import METHODS, REPRODUCTIONS, published_scores
 from mildly.paper.score_table import score_table, to_csv, to_latex, to_markdown
+from mildly.paper.settings import settings
 from mildly.run import Plan, Run
 from mildly.training.finetune import finetune
 
@@ -399,3 +401,17 @@ def test_a_dry_run_lists_the_jobs_and_runs_none(tmp_path: Path, capsys: pytest.C
     assert all(line.endswith("  300 steps") for line in jobs)
     assert [line.split("/")[0] for line in jobs] == ["bc", "mcq", "bc", "mcq"]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_settings_are_the_paper_s_own_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "settings"]) == 0
+    shown = {cells[0]: cells[1:] for line in capsys.readouterr().out.splitlines() if len(cells := line.split()) > 1}
+    assert shown["hopper-medium-expert-v2"] == ["0.5", "0.4", "10", "-20.27", "3234.30", "1,000"]  # 0.4 on TD3
+    tex = Path(__file__).resolve().parents[3] / "shared/paper/mcq.tex"
+    if not tex.is_file():
+        pytest.skip("the paper is not here (looked in ../shared/paper of the project's root)")
+    printed = re.findall(r"^ *([a-z2]+-[a-z0-9-]+) & (0\.\d+) & (10) \\\\$", tex.read_text(), re.MULTILINE)
+    assert len(printed) == 27
+    found = {each.dataset.removesuffix("-v1").removesuffix("-v0"): each for each in settings()}
+    for name, lam, number in printed:
+        assert (found[name].lam, found[name].num_actions) == (float(lam), int(number)), name
