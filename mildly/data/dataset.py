@@ -12,19 +12,28 @@ ever read.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mildly.action_space import UNKNOWN, ActionSpace
+from mildly.data import content
+from mildly.data.content import (
+    ACTION_TOLERANCE as ACTION_TOLERANCE,
+    DTYPES as DTYPES,
+    FIELDS as FIELDS,
+    Array as Array,
+    blocks as blocks,
+    check_shapes,
+    examine,
+    typed,
+)
 from mildly.data.gaps import Gaps
 from mildly.data.memory import check_npy_header
 from mildly.data.origin import Origin, column_name, place
@@ -32,13 +41,7 @@ from mildly.errors import MildlyError
 from mildly.files import read_own_json
 from mildly.words import counted
 
-Array = npt.NDArray[Any]
-
-FIELDS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 FORMAT = 1
-DTYPES = {name: np.dtype(np.bool_ if name in ("terminated", "truncated") else np.float32) for name in FIELDS}
-ACTION_TOLERANCE = 1e-3
-_BLOCK = 1 << 18  # rows read at a time by checks, so that they never hold a whole set in memory
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Dataset:
                 strict=True,
             )
         )
-        arrays = {name: np.array(value, dtype=DTYPES[name], order="C") for name, value in given.items()}
+        arrays = {name: typed(value, name, meta.name) for name, value in given.items()}
         return cls.adopt(arrays, meta, meta.name)
 
     @classmethod
@@ -163,10 +166,10 @@ class Dataset:
         Messages name the data as `where`.
         With `verify=False` the content is taken as it is, NaN included, for those who want to look at what is wrong.
         """
-        _check_shapes(arrays, meta, where)
+        check_shapes(arrays, meta, where)
         arrays["truncated"][-1] |= not arrays["terminated"][-1]
         data = cls(**arrays, meta=meta, gaps=gaps, origin=origin)
-        fingerprint = _examine(data, where, clip=True) if verify else ""
+        fingerprint = examine(data, where, clip=True) if verify else ""
         return dataclasses.replace(data, meta=dataclasses.replace(meta, fingerprint=fingerprint))
 
     @classmethod
@@ -178,13 +181,13 @@ class Dataset:
         folder = Path(folder)
         meta = cls.describe(folder)
         arrays = {name: _open(folder / f"{name}.npy", DTYPES[name]) for name in FIELDS}
-        _check_shapes(arrays, meta, str(folder))
+        check_shapes(arrays, meta, str(folder))
         if not (arrays["terminated"][-1] or arrays["truncated"][-1]):
             raise MildlyError(f"{folder}: 'truncated' must be true in the last row, where no episode goes on.")
         data = cls(**arrays, meta=meta, gaps=_open_gaps(folder, arrays), origin=None)
         if not verify:
             return data
-        fingerprint = _examine(data, str(folder))
+        fingerprint = examine(data, str(folder))
         if meta.fingerprint not in ("", fingerprint):
             raise MildlyError(f"{folder}: its content is not what was saved (the fingerprint differs). Copy it again.")
         return dataclasses.replace(data, meta=dataclasses.replace(meta, fingerprint=fingerprint))
@@ -208,6 +211,10 @@ class Dataset:
         with Writer(folder) as writer:
             writer.append({name: getattr(self, name) for name in FIELDS})
             return writer.finish(self.meta, self.gaps)
+
+    def examined(self) -> Dataset:
+        """The same, with the fingerprint of its content. Raises if the content would spoil a training."""
+        return dataclasses.replace(self, meta=dataclasses.replace(self.meta, fingerprint=examine(self, self.meta.name)))
 
     def __repr__(self) -> str:
         extent = f"{counted(len(self), 'transition')}, {counted(len(self.episode_ends()), 'episode')}"
@@ -259,7 +266,7 @@ class Dataset:
         ends = self.episode_ends()
         returns, done, start = np.empty(len(ends)), 0, 0
         while done < len(ends):  # some episodes at a time: a mapped set may be larger than memory
-            stop = max(int(np.searchsorted(ends, start + _BLOCK, side="right")), done + 1)
+            stop = max(int(np.searchsorted(ends, start + content.BLOCK, side="right")), done + 1)
             starts = np.concatenate([[start], ends[done : stop - 1]]) - start
             returns[done:stop] = np.add.reduceat(self.rewards[start : ends[stop - 1]].astype(np.float64), starts)
             done, start = stop, int(ends[stop - 1])
@@ -282,12 +289,6 @@ def normalized_score(returns: Array | float, meta: Meta) -> Array | None:
         return None
     span = meta.reference_max - meta.reference_min
     return 100.0 * (np.asarray(returns, dtype=np.float64) - meta.reference_min) / span
-
-
-def blocks(rows: int) -> Iterator[slice]:
-    """Slices that cover the rows, small enough that a set larger than memory can be looked at."""
-    for start in range(0, rows, _BLOCK):
-        yield slice(start, min(start + _BLOCK, rows))
 
 
 def _slices(ends: Array) -> list[slice]:
@@ -325,75 +326,3 @@ def _open_gaps(folder: Path, arrays: Mapping[str, Array]) -> Gaps | None:
     if gaps is None:
         raise MildlyError(f"{path}: does not fit the data set's rows. Make or copy the data set again.")
     return gaps
-
-
-def _check_shapes(arrays: Mapping[str, Array], meta: Meta, where: str) -> None:
-    dimensions = {"observations": 2, "actions": 2, "next_observations": 2}
-    for name, array in arrays.items():
-        if name in dimensions and array.ndim > 3:
-            raise MildlyError(
-                f"{where}: '{name}' has shape {array.shape}: images are not supported. Encode them as vectors first."
-            )
-        if array.ndim != dimensions.get(name, 1):
-            raise MildlyError(
-                f"{where}: '{name}' has shape {array.shape}, expected {counted(dimensions.get(name, 1), 'dimension')}."
-            )
-    rows = len(arrays["observations"])
-    if rows == 0:
-        raise MildlyError(f"{where}: holds no transitions.")
-    for name, array in arrays.items():
-        if len(array) != rows:
-            raise MildlyError(f"{where}: '{name}' has {len(array):,} rows, but 'observations' has {rows:,}.")
-    if arrays["next_observations"].shape != arrays["observations"].shape:
-        shapes = arrays["next_observations"].shape, arrays["observations"].shape
-        raise MildlyError(f"{where}: 'next_observations' is {shapes[0]}, but 'observations' is {shapes[1]}.")
-    if 0 in (arrays["observations"].shape[1], arrays["actions"].shape[1]):
-        raise MildlyError(f"{where}: observations and actions need at least one column each.")
-    columns = arrays["actions"].shape[1]
-    if meta.action_space is not None and meta.action_space.size != columns:
-        raise MildlyError(f"{where}: its action space has {meta.action_space.size} dimensions, 'actions' {columns}.")
-
-
-def _examine(data: Dataset, where: str, *, clip: bool = False) -> str:
-    """Raise if the content would spoil a training; else its fingerprint. One pass, since a set may not fit memory.
-
-    With `clip`, actions that rounding has put beyond [-1, 1] are clipped, in place.
-    """
-    digest = hashlib.sha256()
-    for name in FIELDS:
-        array = getattr(data, name)
-        digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
-        for rows in blocks(len(array)):
-            block = array[rows]
-            _check_finite(data, block, name, rows.start, where)
-            if name == "actions":
-                _check_bounds(data, block, rows.start, where)
-                if clip:
-                    np.clip(block, -1.0, 1.0, out=block)
-            digest.update(np.ascontiguousarray(block).data)
-    if data.gaps is not None:
-        digest.update(data.gaps.to_table().data)
-    return digest.hexdigest()
-
-
-def _check_finite(data: Dataset, block: Array, name: str, start: int, where: str) -> None:
-    bad = ~np.isfinite(block)
-    if bad.any():
-        row, *columns = np.argwhere(bad)[0].tolist()
-        column = f", {data.column_name(columns[0], name)}" if columns else ""
-        raise MildlyError(
-            f"{where}: '{name}' has NaN or infinite values, first in {data.place(start + row)}{column}. Repair those "
-            "rows, or leave them out with mildly data convert SRC DST --drop-bad-rows; --fill interpolate fills short "
-            "gaps. mildly data check tells where they are."
-        )
-
-
-def _check_bounds(data: Dataset, actions: Array, start: int, where: str) -> None:
-    outside = np.abs(actions) > 1.0 + ACTION_TOLERANCE
-    if outside.any():
-        row, column = (int(i) for i in np.argwhere(outside)[0])
-        raise MildlyError(
-            f"{where}: 'actions' must lie in [-1, 1], but {data.place(start + row)}, "
-            f"{data.column_name(column, 'actions')} is {actions[row, column]:.6g}. Rescale the actions with the "
-            "environment's bounds first (ActionSpace.to_unit); Meta's action_space remembers them."
-        )

@@ -162,13 +162,16 @@ class _Filler:
         ends[-1] |= end
         cells = np.concatenate([rows.observations, rows.actions], axis=1).astype(np.float64)
         ready = len(cells) if ends[-1] else len(cells) - 1
+        width = rows.observations.shape[1]
+        same = _same_states(rows, ends)
         for column in range(len(self.methods)):
             ready = min(ready, self._fill(cells[:, column], column, ends))
-        width = rows.observations.shape[1]
         rows = rows._replace(
             observations=cells[:, :width].astype(rows.observations.dtype),
             actions=cells[:, width:].astype(rows.actions.dtype),
         )
+        if rows.next_observations is not None:
+            rows = rows._replace(next_observations=_also_filled(rows.next_observations, rows.observations, same))
         missing = np.isnan(cells)
         if 0 < ready < len(cells):
             self.open = missing[ready - 1] & missing[ready] & ~ends[ready - 1]
@@ -202,6 +205,21 @@ class _Filler:
         else:
             gap[:] = left if method == "previous" else method
         self.cells += int(np.isfinite(gap).sum())
+
+
+def _same_states(rows: Steps, ends: Array) -> Array:
+    """Rows whose next observation is the following row's observation, as far as both are known."""
+    if rows.next_observations is None:
+        return np.zeros(0, dtype=bool)
+    after, following = rows.next_observations[:-1], rows.observations[1:]
+    unknown = np.isnan(after) | np.isnan(following)
+    return np.append(((after == following) | unknown).all(axis=1) & ~ends[:-1], False)
+
+
+def _also_filled(after: Array, observations: Array, same: Array) -> Array:
+    """What is filled in an observation is filled where it is the next one, too."""
+    following = np.concatenate([observations[1:], observations[-1:]])
+    return np.where(np.isnan(after) & same[:, None], following, after)
 
 
 def _runs(missing: Array) -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ from kept import chained_dataset, interrupted
 from mildly.behavior import cache as cache_module
 from mildly.behavior.cache import ActionCache
 from mildly.behavior.cvae import CVAE
-from mildly.data import dataset as dataset_module
 from mildly.data.batches import Batch, Preprocessing, Transitions
 from mildly.data.dataset import Dataset
 from mildly.data.normalize import Normalizer
@@ -95,7 +94,7 @@ def test_a_successor_shares_the_actions_of_the_next_row_unless_it_is_another_sta
 def test_blocks_change_neither_the_ends_nor_where_actions_are_found(monkeypatch):
     data = chained_dataset((4, 1, 5, 3, 1, 6))
     whole = ActionCache(data, N, CPU)
-    monkeypatch.setattr(dataset_module, "_BLOCK", 3)
+    monkeypatch.setattr("mildly.data.content.BLOCK", 3)
     monkeypatch.setattr(cache_module, "_BLOCK", 4)
     pieces = ActionCache(data, N, CPU)
     assert pieces.apart.tolist() == whole.apart.tolist() == [3, 4, 9, 12, 13, 19]

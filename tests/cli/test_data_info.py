@@ -233,7 +233,7 @@ def test_every_reward_is_counted_however_many_there_are(monkeypatch):
     from mildly.report import dataset as picture
 
     axes, rewards = Figure().subplots(), np.repeat(np.arange(3.0, dtype=np.float32), 100_000)
-    monkeypatch.setattr("mildly.data.dataset._BLOCK", 70_000)
+    monkeypatch.setattr("mildly.data.content.BLOCK", 70_000)
     picture._bars(axes, [rewards], ["blue"])
     heights = [bar.get_height() for bar in axes.patches]
     assert sum(heights) == 300_000

@@ -215,7 +215,7 @@ def test_bounds_that_are_given_know_no_outliers() -> None:
 
 
 def test_bounds_are_found_over_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mildly.data.dataset._BLOCK", 2)
+    monkeypatch.setattr("mildly.data.content.BLOCK", 2)
     actions, meta, _ = scaled([[0.0], [4.0], [8.0], [-2.0], [3.0]])
     assert meta.action_space == ActionSpace((-2,), (8,))
     assert actions[:, 0].tolist() == np.float32([-0.6, 0.2, 1, -1, 0]).tolist()
@@ -286,7 +286,7 @@ def test_an_action_beyond_the_bounds_is_refused_with_place_bounds_and_remedy() -
 
 
 def test_the_row_named_is_the_log_s_own_in_a_later_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mildly.data.dataset._BLOCK", 2)
+    monkeypatch.setattr("mildly.data.content.BLOCK", 2)
     with pytest.raises(MildlyError, match="row 4, column 0 is 9"):
         scaled([[0.0], [1.0], [2.0], [3.0], [9.0]], bounds(-3, 5))
 

@@ -118,7 +118,7 @@ _FIELDS = ("observations", "actions", "rewards", "next_observations", "terminate
 
 
 def test_large_sets_are_written_in_blocks_that_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mildly.data.dataset._BLOCK", 64)
+    monkeypatch.setattr("mildly.data.content.BLOCK", 64)
     monkeypatch.setattr("mildly.data.formats.table_writer._ROWS_WRITTEN", 17)
     monkeypatch.setattr("mildly.data.formats.table_file._PARQUET_BLOCK", 50)
     original = hopper_like(300)

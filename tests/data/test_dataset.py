@@ -8,6 +8,7 @@ import pickle
 import resource
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,23 @@ def test_arrays_of_any_number_type_become_float32_and_bool() -> None:
     np.testing.assert_array_equal(dataset.observations, given_arrays["observations"])
     np.testing.assert_array_equal(dataset.terminated, given_arrays["terminated"])
     assert (len(dataset), dataset.observation_size, dataset.action_size) == (12, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "words"),
+    [
+        ("terminated", ["False"] * 4, "'terminated' must be true or false, or 1 and 0"),
+        ("truncated", [np.nan] * 4, "'truncated' must be true or false, or 1 and 0"),
+        ("terminated", [0, 0.5, 2, 0], "'terminated' must be true or false, or 1 and 0"),
+        ("observations", [["a"]] * 4, "'observations' must be numbers"),
+        ("actions", [[1], [0, 0], [1], [0]], "'actions' must be numbers, with as many in each row"),
+    ],
+)
+def test_what_is_no_flag_and_no_number_is_refused_with_its_field(field: str, values: Any, words: str) -> None:
+    columns = {"observations": np.zeros((4, 1)), "actions": np.zeros((4, 1)), "rewards": np.zeros(4)}
+    columns |= {"next_observations": np.zeros((4, 1)), "terminated": np.zeros(4), "truncated": np.ones(4)}
+    with pytest.raises(MildlyError, match=f"plant: {words}"):
+        Dataset.from_arrays(**{**columns, field: values}, meta=Meta("plant"))
 
 
 def test_a_data_set_shows_itself_in_a_line() -> None:

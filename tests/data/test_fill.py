@@ -138,3 +138,27 @@ def test_columns_of_a_table_are_filled_by_name_and_keep_their_names(tmp_path: Pa
     assert loaded.meta.observation_names == ("temp", "flow")
     with pytest.raises(MildlyError, match=r"no column fits --fill 'speed'. Known: temp, flow, valve"):
         load_dataset(tmp_path / "log.csv", fill="speed=0", **options)
+
+
+@pytest.mark.parametrize("method", ["previous", "interpolate", "7"])
+def test_a_filled_observation_is_also_the_next_one_of_the_row_before(tmp_path: Path, method: str) -> None:
+    states = np.arange(60, dtype=float).reshape(20, 3)
+    ends = np.arange(20) % 10 == 9
+    after = np.concatenate([states[1:], states[-1:]])
+    after[9] = 99.0  # the first episode's last state is no row
+    gaps = [(3, 1), (4, 1), (10, 0), (10, 2), (15, 2)] if method != "7" else [(3, 1), (9, 0), (10, 2)]
+    for row, column in gaps:
+        states[row, column] = np.nan
+        if not ends[row - 1]:
+            after[row - 1, column] = np.nan
+    if method != "7":
+        states[10] = [30, 31, 32]  # nothing before it to fill it from
+    arrays = {"observations": states, "actions": np.zeros((20, 1)), "rewards": np.zeros(20)}
+    np.savez(tmp_path / "log.npz", **arrays, next_observations=after, terminals=np.zeros(20), timeouts=ends)
+    data = load_dataset(tmp_path / "log.npz", fill=method)
+    assert len(data) == 20
+    inside = np.flatnonzero(~ends[:-1])
+    np.testing.assert_array_equal(data.next_observations[inside], data.observations[inside + 1])
+    assert data.next_observations[9].tolist() == [99, 99, 99]
+    expected = {"previous": 7.0, "interpolate": 10.0, "7": 7.0}[method]
+    assert data.observations[3, 1] == expected
