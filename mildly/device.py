@@ -33,6 +33,17 @@ def memory_for(what: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many CPU threads for a while: bits depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def resolve_device(name: str) -> str:
     """The device's name, `auto` being a GPU where there is one; an unusable one is an error now, not a crash later."""
     if name == "auto":

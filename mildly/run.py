@@ -65,8 +65,7 @@ _TYPES = {
     "config": dict,
     "device": str,
     "variant": str,
-    "tensorboard": bool,
-    "watch_values": bool,
+    **dict.fromkeys(("tensorboard", "watch_values"), bool),
     "reading": dict,
     "held_out": list,
 }

@@ -14,6 +14,7 @@ of SAC reaches the model. (h, lam) of the authors and of OfflineRL-Kit by data s
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class MOPOConfig(SACConfig):
         super().__post_init__()
         require_at_least(self, penalty=0, rollout_length=1, rollout_every=1, rollout_batch=1, rollouts_kept=1)
         require_at_least(self, decay_steps=1)
+        if self.model is not None:  # the run may be gone on with from elsewhere
+            object.__setattr__(self, "model", os.path.abspath(self.model))
         require(0 < self.real_share <= 1, "real_share", "in (0, 1]", self.real_share)
 
 

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mildly.algorithms.base import Phase
 from mildly.algorithms.config import build_config
 from mildly.algorithms.sac import SAC, SACConfig
 from mildly.collect.rollouts import describe
 from mildly.data.dataset import FIELDS, Array
+from mildly.device import cpu_threads
 from mildly.environments import Simulator, action_space_of, make_env
 from mildly.errors import MildlyError, unknown_name
 from mildly.evaluation.rollout import Evaluation, rollout
@@ -193,15 +193,10 @@ def train_agent(
         Run(folder).check_free()
         make_env(plan.env_id).close()  # an environment that cannot be made must leave no folder
         folder.mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small networks gain nothing from more, and bits depend on their number
-    try:
-        with Run(folder).locked():
-            refuse_links(folder)
-            remove_leftovers(folder)
-            trained = _train(folder, plan, _begin(folder, plan, steps), progress, tell)
-    finally:
-        torch.set_num_threads(threads)
+    with cpu_threads(1), Run(folder).locked():  # small networks gain nothing from more
+        refuse_links(folder)
+        remove_leftovers(folder)
+        trained = _train(folder, plan, _begin(folder, plan, steps), progress, tell)
     return Agent(folder, plan, trained)
 
 

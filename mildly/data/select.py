@@ -72,7 +72,8 @@ def pick_episodes(dataset: Dataset, chosen: npt.NDArray[np.int64], notes: Sequen
     except OSError as error:
         where = tempfile.gettempdir()
         raise MildlyError(f"{dataset.meta.name}: its episodes cannot be copied to {where} ({error}).") from error
-    return dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps, origin=None)
+    picked = dataclasses.replace(dataset, **columns, meta=meta, gaps=gaps, origin=None)
+    return picked.examined() if dataset.meta.fingerprint else picked
 
 
 def _pick(column: Array, episodes: Sequence[slice]) -> Array:

@@ -152,16 +152,13 @@ def _doubts(covered: float, anchors: Mapping[str, Estimate]) -> Iterator[str]:
 def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Dataset, list[str]]:
     """The episodes that none of some policies was trained on, and what there is to say of them."""
     check_data(data)
-    trained = {
-        name: plan
-        for name, plan in plans.items()
-        if plan is not None and plan.data.fingerprint and plan.data.fingerprint == data.meta.fingerprint
-    }
+    known = {name: _kept_out(plan, data) for name, plan in plans.items() if plan is not None}
+    trained = {name: kept for name, kept in known.items() if kept is not None}
     if not trained:
         return data, []
-    if not all(plan.held_out for plan in trained.values()):
+    if not all(trained.values()):
         return data, _seen_in_training(trained, len(data.episode_ends()))
-    common = sorted(set.intersection(*(set(plan.held_out) for plan in trained.values())))
+    common = sorted(set.intersection(*map(set, trained.values())))
     if len(common) < _EPISODES:
         raise MildlyError(
             f"{len(common)} of the episodes were held out of every training; judging needs {_EPISODES}. Train with one "
@@ -172,11 +169,19 @@ def judging_data(plans: Mapping[str, Plan | None], data: Dataset) -> tuple[Datas
     return held, [f"judged by the {len(common):,} episodes that were held out of training"]
 
 
-def _seen_in_training(trained: Mapping[str, Plan], episodes: int) -> list[str]:
+def _kept_out(plan: Plan, data: Dataset) -> Sequence[int] | None:
+    """Which episodes of the data a run was not trained on; None where it has never seen the data."""
+    fingerprint = data.meta.fingerprint
+    if fingerprint and fingerprint in (stage.fingerprint for stage in plan.finetune):
+        return []
+    return plan.held_out if fingerprint and fingerprint == plan.data.fingerprint else None
+
+
+def _seen_in_training(trained: Mapping[str, Sequence[int]], episodes: int) -> list[str]:
     """A note for each policy that is judged by episodes that it was trained on, and what to do."""
     notes = []
-    for name, plan in trained.items():
-        seen = f"{episodes - len(plan.held_out):,} of the {episodes:,}" if plan.held_out else f"all {episodes:,}"
+    for name, kept_out in trained.items():
+        seen = f"{episodes - len(kept_out):,} of the {episodes:,}" if kept_out else f"all {episodes:,}"
         notes.append(f"{name}: was trained on {seen} episodes that it is judged by, so that its estimates are too good")
     each = "all with one --seed and one" if len(trained) > 1 else "with"
     return [*notes, f"train {each} --holdout, such as 0.2, and what that keeps out is what is judged by"]
@@ -193,6 +198,10 @@ def clone_of(data: Dataset, folder: Path, settings: Settings) -> Policy:
     """What imitates the data, by draws. A folder that holds the run already is gone on with."""
     plain = dataclasses.replace(data, meta=dataclasses.replace(data.meta, env_id=None))  # never evaluated
     if (folder / "run.json").exists():
+        begun = Run.open(folder).plan()
+        asked = settings.density_steps, settings.seed, data.meta.fingerprint
+        if (begun.steps, begun.seed, begun.data.fingerprint) != asked:
+            raise MildlyError(f"{folder}: is of other episodes, or of other settings. Choose another --out.")
         run = resume(folder, dataset=plain, quiet=True)
     else:
         run = train(

@@ -28,6 +28,8 @@ class Settings:
         for name in ("steps", "density_steps", "replications"):
             if getattr(self, name) < 1:
                 raise MildlyError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.seed < 0:
+            raise MildlyError(f"seed must be at least 0, got {self.seed}.")
         if not self.clip > 1:
             raise MildlyError(f"clip must be above 1, got {self.clip}.")
 

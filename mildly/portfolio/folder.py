@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -129,9 +130,10 @@ class SolveFolder:
             for name, kind in _TYPES.items():
                 if not isinstance(given[name], kind):
                     raise TypeError(f"{name} is {given[name]!r}")
-            labels = given["labels"] or []
-            if not (all(map(is_number, labels)) or all(isinstance(label, str) for label in labels)):
-                raise TypeError("labels are neither numbers nor texts")
+            if given["labels"] is not None:  # a missing number is null
+                labels = given["labels"] = [math.nan if label is None else label for label in given["labels"]]
+                if not (all(map(_is_number, labels)) or all(isinstance(label, str) for label in labels)):
+                    raise TypeError("labels are neither numbers nor texts")
             plan = given.pop("plan")
             return Request(**given, plan=None if plan is None else StepPlan.from_json(plan))
         except OtherFormat:
@@ -143,6 +145,8 @@ class SolveFolder:
         """Replace `solve.json`."""
         plan = None if request.plan is None else request.plan.to_json()
         values = {"format": FORMAT, **dataclasses.asdict(request), "plan": plan, "versions": versions()}
+        if request.labels is not None:  # JSON has no NaN, which is what a missing number is
+            values["labels"] = [None if label != label else label for label in request.labels]
         write_json(self.path / _REQUEST, json.loads(json.dumps(values)))
 
     def forget(self) -> None:
@@ -205,3 +209,7 @@ class SolveFolder:
         except (ValueError, TypeError) as error:
             raise MildlyError(f"{self.path / _REQUEST}: the options of reading are damaged ({error}).") from error
         return load_dataset(str(request.dataset), reading, trusted=False)
+
+
+def _is_number(label: object) -> bool:
+    return is_number(label) or label is math.nan

@@ -94,7 +94,8 @@ def measure(request: Request, data: Dataset, source: str, scratch: Path, seconds
 
     fit = _fitting(lambda steps: with_steps(steps).fitted, share)
     density = _fitting(lambda steps: with_steps(steps).behavior_log_prob, share)
-    groups = request.groups if request.labels is None else len(set(request.labels))
+    labels = {label for label in request.labels or () if label == label and label != ""}  # NaN is a missing one
+    groups = request.groups if request.labels is None else len(labels)
     fits = (groups + FINALISTS) * fit.step
     step = fits + DENSITY * ((groups + 1) * density.step + groups * train["clone"].step)
     few = dataclasses.replace(QUICK, steps=_FEW, density_steps=round(DENSITY * _FEW))

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import MINARI, find, load_dataset, stable_source
+from mildly.device import cpu_threads
 from mildly.environments import check_fit
 from mildly.errors import MildlyError, Stopped
 from mildly.evaluation.evaluate import evaluate as run_policy
@@ -246,16 +245,13 @@ def _labels(
 @contextmanager
 def _ending_well(folder: SolveFolder) -> Iterator[None]:
     """One thread, since bits depend on it; and whoever stops the work is told how to go on."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield
+        with cpu_threads(1):
+            yield
     except (Stopped, KeyboardInterrupt) as stopped:
         number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
         again = f"mildly solve --resume {shlex.quote(str(folder.path))}"
         raise Stopped(f"stopped; nothing is lost. Go on with: {again}", number) from stopped
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _tell_plan(plan: StepPlan, say: Say) -> None:

@@ -47,13 +47,18 @@ def previous(path: Path) -> Path:
 def _keep_previous(path: Path) -> None:
     """The present checkpoint becomes the one before, under a second name: there is one at every moment."""
     if path.exists():
-        second = temporary_path(path)
-        try:
-            os.link(path, second)
-        except OSError:  # a file system without second names
-            shutil.copyfile(path, second)
-        os.replace(second, previous(path))
-        second.unlink(missing_ok=True)  # replacing one name of a file by another of the same file does nothing
+        _second_name(path, previous(path))
+
+
+def _second_name(path: Path, name: Path) -> None:
+    """A file gets a second name, which another file may have had until then."""
+    second = temporary_path(name)
+    try:
+        os.link(path, second)
+    except OSError:  # a file system without second names
+        shutil.copyfile(path, second)
+    os.replace(second, name)
+    second.unlink(missing_ok=True)  # replacing one name of a file by another of the same file does nothing
 
 
 def load_latest(path: Path, say: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -68,6 +73,7 @@ def load_latest(path: Path, say: Callable[[str], object]) -> tuple[dict[str, Ten
         except MildlyError:
             raise error from None
         say(f"{path}: damaged; going on from the checkpoint before it, at step {found[1]['step']:,}")
+        _second_name(previous(path), path)  # or the damaged one would become the one before at the next save
         return found
 
 

@@ -61,4 +61,4 @@ class ExperienceFile:
 def columns(path: Path, row: np.dtype[Any]) -> dict[str, Array]:
     """All transitions in a file, as columns."""
     kept = np.fromfile(path, row)
-    return {name: np.ascontiguousarray(kept[name]) for name in FIELDS}
+    return {name: np.array(kept[name]) for name in FIELDS}  # a copy: of one row, another stride would stay

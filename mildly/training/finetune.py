@@ -17,7 +17,7 @@ from mildly.data.batches import Mixture, Sampler, Transitions
 from mildly.data.check.shift import shift
 from mildly.data.dataset import Array, Dataset, Meta
 from mildly.data.options import ImportOptions
-from mildly.device import resolve_device
+from mildly.device import cpu_threads, resolve_device
 from mildly.environments import Environment, Simulator, UntrustedEnvironment, check_fit, trust_env
 from mildly.errors import MildlyError
 from mildly.evaluation.rollout import Evaluation
@@ -129,9 +129,10 @@ def finetune(
         new.data if number == len(stages) and new is not None else reread_further(run, plan, data, stage)
         for number, stage in enumerate(stages, 1)
     ]
-    session = Finetuning(run, plan, config, data, Asked(simulator, tuple(callbacks), quiet), further)
-    session.tell([] if new is None else new.said, checked=new is not None)
-    return _trained(session, None if plan == begun else plan)
+    with cpu_threads(plan.threads):
+        session = Finetuning(run, plan, config, data, Asked(simulator, tuple(callbacks), quiet), further)
+        session.tell([] if new is None else new.said, checked=new is not None)
+        return _trained(session, None if plan == begun else plan)
 
 
 def _trained(session: Finetuning, plan: Plan | None) -> Run:
@@ -219,10 +220,11 @@ def _stages(run: Run, begun: Plan, given: Mapping[str, Any]) -> tuple[Stage, ...
                 )
         return (*before[:-1], dataclasses.replace(last, **given))
     if not complete:
+        done = step - last.start if last else step
         what = f"mildly finetune {run.path}" if before else f"mildly train --resume {run.path}"
         raise MildlyError(
-            f"{run.path}: stands at step {step:,} of {begun.steps:,}. Finish that first ({what}), or make this step "
-            f"its last ({what} --steps {step - last.start if last else step})."
+            f"{run.path}: stands at step {step:,} of {begun.steps:,}. Finish that first ({what})"
+            + (f", or make this step its last ({what} --steps {done})." if done else ".")
         )
     usual: dict[str, Any] = {"steps": STEPS, "eval_every": begun.eval_every, "episodes": begun.episodes}
     usual |= {} if anew else {"env": begun.env}

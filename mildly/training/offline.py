@@ -15,7 +15,7 @@ from mildly.data.dataset import Dataset
 from mildly.data.options import ImportOptions
 from mildly.data.registry import stable_source
 from mildly.data.select import held_out
-from mildly.device import resolve_device
+from mildly.device import cpu_threads, resolve_device
 from mildly.environments import Environment, Simulator, trust_env
 from mildly.errors import MildlyError
 from mildly.run import Plan, Run
@@ -116,11 +116,18 @@ def train(
         held_out=held_out(data, holdout, seed),
     )
     asked = Asked(given if isinstance(given, Simulator) else None, tuple(callbacks), quiet)
-    with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run:
-        training = Session(run, plan, config, data, asked)  # what fails here must leave no folder
-        training.tell(said, checked=check)
-        run.write_plan(plan)
-        return training.run_anew()
+    with Run.claim(out, f"{algorithm}-{data.meta.name}-s{seed}") as run, cpu_threads(plan.threads):
+        return _begin(run, plan, config, data, asked, said, checked=check)
+
+
+def _begin(
+    run: Run, plan: Plan, config: Any, data: Dataset, asked: Asked, said: Sequence[str], *, checked: bool
+) -> Run:
+    """Train in a new folder."""
+    training = Session(run, plan, config, data, asked)  # what fails here must leave no folder
+    training.tell(said, checked=checked)
+    run.write_plan(plan)
+    return training.run_anew()
 
 
 def resume(
@@ -163,16 +170,17 @@ def resume(
     if isinstance(env, str):
         trust_env(env)
     asked = Asked(None if env is None else Simulator.of(env), tuple(callbacks), quiet)
-    training = Session(run, plan, config, data, asked)
-    with run.locked():
-        run.check_own()
-        training.trainer.restore()
-        before = run.evaluations()  # without what was written after the checkpoint
-        if before and training.simulator is None and plan.env is None:
-            training.notes.append(
-                f"not evaluated any more: '{before[-1]['env_id']}' was given in Python. Give it again: "
-                "mildly.resume(path, env=...)"
-            )
-        if plan != begun:
-            run.write_plan(plan)
-        return training.run_to_end()
+    with cpu_threads(plan.threads):
+        training = Session(run, plan, config, data, asked)
+        with run.locked():
+            run.check_own()
+            training.trainer.restore()
+            before = run.evaluations()  # without what was written after the checkpoint
+            if before and training.simulator is None and plan.env is None:
+                training.notes.append(
+                    f"not evaluated any more: '{before[-1]['env_id']}' was given in Python. Give it again: "
+                    "mildly.resume(path, env=...)"
+                )
+            if plan != begun:
+                run.write_plan(plan)
+            return training.run_to_end()

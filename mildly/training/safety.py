@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ _ERRORS = 2.0  # standard errors by which a mean must be lower to be called so
 
 
 class SafetyNet:
-    """Knows the evaluation that fine-tuning began with and the best one since, both in the environment of now."""
+    """Knows the evaluation that fine-tuning began with and the best one since, both in the environment of now.
+
+    The folder of the best policy belongs to one environment: what was best before another one took it is gone.
+    """
 
     def __init__(self, run: Run, stages: Sequence[Stage], env_id: str) -> None:
         self.run, self.stop_below, start = run, stages[-1].stop_below, stages[-1].start
-        lines = [line for line in run.evaluations() if line["step"] >= stages[0].start and line["env_id"] == env_id]
+        since = [line for line in run.evaluations() if line["step"] >= stages[0].start]
+        lines = [*takewhile(lambda line: line["env_id"] == env_id, reversed(since))][::-1]
         self.best: Mapping[str, Any] | None = max(lines, key=lambda line: line["mean_return"], default=None)
         self.first: Mapping[str, Any] | None = next((line for line in lines if line["step"] == start), None)
         self.count = sum(line["step"] > start for line in lines)

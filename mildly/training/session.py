@@ -10,8 +10,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-
 from mildly.algorithms import algorithm_named
 from mildly.data.batches import Sampler
 from mildly.data.dataset import Dataset
@@ -122,29 +120,25 @@ class Session:
 
     def run_to_end(self) -> Run:
         """Train to the end, or to a signal."""
-        trainer, threads = self.trainer, torch.get_num_threads()
+        trainer = self.trainer
         where, quiet = self.simulator.name if self.simulator else None, self.asked.quiet
-        torch.set_num_threads(self.plan.threads)
-        try:
-            with (
-                stop_requests() as stop,
-                closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
-                TrainingProgress(self.plan, self.run.path, trainer.main_step, where, quiet=quiet) as progress,
-            ):
-                for line in [*self.notes, *self._phases_ahead(), *trainer.notes]:
-                    progress.say(line)
-                if trainer.complete:
-                    progress.say(f"complete at step {trainer.step:,} already; prolong it with --steps, the new total")
-                self.say = progress.say
-                self.begun()
-                self._train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
-            if self.failure:
-                raise self.failure
-            for line in self._last_words() if trainer.complete and not quiet else ():
+        with (
+            stop_requests() as stop,
+            closing(events(self.plan, self.run, trainer.phase.name, trainer.step)) as log,
+            TrainingProgress(self.plan, self.run.path, trainer.main_step, where, quiet=quiet) as progress,
+        ):
+            for line in [*self.notes, *self._phases_ahead(), *trainer.notes]:
                 progress.say(line)
-            self.ended(stop)
-        finally:
-            torch.set_num_threads(threads)
+            if trainer.complete:
+                progress.say(f"complete at step {trainer.step:,} already; prolong it with --steps, the new total")
+            self.say = progress.say
+            self.begun()
+            self._train(_Monitor(progress, log, partial(self.call_back, stop)), stop)
+        if self.failure:
+            raise self.failure
+        for line in self._last_words() if trainer.complete and not quiet else ():
+            progress.say(line)
+        self.ended(stop)
         return self.run
 
     @property

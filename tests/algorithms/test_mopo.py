@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from learners import DATA, starting, with_gradient
 from mildly.algorithms import ALGORITHMS
 from mildly.algorithms.config import make_config
 from mildly.algorithms.mopo import MOPO
+from mildly.cli import main
 from mildly.data.batches import Mixture
 from mildly.dynamics import DynamicsEnsemble, ensemble
 from mildly.run import Run
-from mildly.training.offline import train
+from mildly.training.offline import resume, train
 
 
 def made(learner: MOPO) -> dict[str, torch.Tensor]:
@@ -293,3 +295,20 @@ def test_updates_of_the_policy_are_the_kits(monkeypatch: pytest.MonkeyPatch) -> 
     largest = differences(learner, policy, monkeypatch)
     assert largest.keys() == {"actor", "critics", "target_critics", "log_alpha"}
     assert max(largest.values()) < 1e-12
+
+
+def test_a_run_with_a_model_named_from_here_goes_on_from_elsewhere(
+    fitted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fitted.path.parent)
+    run = train_tiny("mopo", tmp_path / "run", model=fitted.path.name, steps=10, eval_every=0)
+    monkeypatch.chdir(tmp_path)
+    assert resume(run.path, steps=12, quiet=True).metrics()[-1]["step"] == 12
+
+
+def test_a_model_is_checked_on_the_episodes_that_its_run_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train_tiny("mopo", tmp_path / "run", steps=5, eval_every=0, holdout=0.3)
+    assert main(["model", "check", str(run.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == len(run.plan().held_out) > 3

@@ -115,6 +115,17 @@ def test_runs_with_and_without_a_holdout_are_both_told_what_they_have_seen(tmp_p
     assert "all with one --seed and one --holdout" in advice
 
 
+def test_logs_that_a_run_was_fine_tuned_on_count_as_seen(tmp_path):
+    data, further = make_dataset(rows=200), make_dataset(rows=200, seed=1)
+    run = train("sac", data, steps=2, holdout=0.2, out=tmp_path / "run", **TINY)
+    assert judging_data({"a": plan_of(run.path)}, further) == (further, [])
+    mildly.finetune(run, dataset=further, logged=data, steps=2, eval_every=0, quiet=True)
+    judging, notes = judging_data({"a": plan_of(run.path)}, further)
+    assert judging is further
+    assert notes[0].startswith("a: was trained on all 20 episodes")
+    assert len(judging_data({"a": plan_of(run.path)}, data)[0].episodes()) == 4
+
+
 def test_nothing_in_common_is_refused(tmp_path, refused):
     data = make_dataset(rows=200)
     plans = {f"{seed}": plan_with(tmp_path, f"{seed}", data, holdout=0.1, seed=seed) for seed in range(3)}

@@ -13,8 +13,10 @@ from logs import EPISODES, PERIODS, periods
 
 import mildly
 from mildly.cli import main
+from mildly.data.dataset import FIELDS, Dataset, Meta
 from mildly.data.options import ImportOptions
 from mildly.data.registry import load_dataset
+from mildly.data.select import pick_episodes
 from mildly.errors import MildlyError
 from mildly.ope.estimators import Estimate
 from mildly.ope.grade import Held, grade, grading
@@ -51,6 +53,26 @@ def test_a_discount_with_which_returns_need_not_be_finite_is_refused_before_any_
     with pytest.raises(MildlyError, match=rf"gamma must be in \[0, 1\), got {gamma}"):
         grade(periods(), groups=PERIODS, estimators=["wis"], gamma=gamma, settings=QUICK, out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_fits_of_other_episodes_or_of_other_settings_are_not_taken_over(tmp_path):
+    data, few = periods(), {"estimators": ["wis"], "gamma": 0.8, "out": tmp_path / "out"}
+    settings = dataclasses.replace(QUICK, density_steps=5)
+    numbers = np.arange(len(data.episodes())) % 3
+    first = grade(data, by="crew", labels=numbers, settings=settings, **few)
+    assert grade(data, by="crew", labels=numbers, settings=settings, **few).held == first.held
+    for labels, other in (((numbers + 1) % 3, settings), (numbers, dataclasses.replace(settings, density_steps=6))):
+        with pytest.raises(MildlyError, match="--out"):
+            grade(data, by="crew", labels=labels, settings=other, **few)
+
+
+def test_picked_episodes_have_the_fingerprint_of_their_content(tmp_path):
+    data = periods()
+    one, other = (pick_episodes(data, np.array(chosen)) for chosen in ([0, 2], [0, 3]))
+    assert len({each.meta.fingerprint for each in (data, one, other)}) == 3
+    columns = [getattr(one, name) for name in FIELDS]
+    assert Dataset.from_arrays(*columns, meta=Meta("again")).meta.fingerprint == one.meta.fingerprint
+    assert Dataset.load(one.save(tmp_path / "one")).meta.fingerprint == one.meta.fingerprint
 
 
 def test_groups_by_another_name_need_labels(tmp_path):
@@ -197,6 +219,12 @@ def test_a_column_that_is_not_there_is_told_with_what_groups_can_be_made_of(tmp_
 )
 def test_wrong_words_are_refused(options, words, refused):
     assert words in refused.command("ope", "grade", "pendulum-mixed", *options)
+
+
+def test_settings_without_sense_are_refused():
+    for name, value in (("seed", -1), ("steps", 0), ("clip", 1.0)):
+        with pytest.raises(MildlyError, match=name):
+            Settings(**{name: value})
 
 
 def test_a_log_of_too_few_episodes_is_refused(tmp_path, refused):

@@ -130,6 +130,17 @@ def test_names_of_groups_are_kept_until_the_work_goes_on(tmp_path):
     assert folder.request() == request
 
 
+def test_a_missing_number_among_the_labels_is_kept_until_the_work_goes_on(tmp_path):
+    folder = SolveFolder(tmp_path)
+    request = Request("log", {}, "log", "", False, 10.0, 3, 0.2, 0.9, "crew", 5, [1.0, math.nan, 2.0], [])
+    folder.write_request(request)
+    again = folder.request()
+    assert again.labels is not None
+    np.testing.assert_array_equal(again.labels, request.labels)
+    assert dataclasses.replace(again, labels=None) == dataclasses.replace(request, labels=None)
+    assert "NaN" not in (tmp_path / "solve.json").read_text()
+
+
 class Stopping:
     """Stops the work, as Ctrl-C does, when it says something that begins so."""
 

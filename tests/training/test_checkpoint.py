@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -174,3 +176,29 @@ def test_writing_makes_no_second_temporary_file(tmp_path: Path, monkeypatch: pyt
     checkpoint.save(tmp_path / "checkpoint.safetensors", TENSORS, FACTS)
     first, last = files
     assert first == last
+
+
+def test_after_a_damaged_checkpoint_the_sound_one_survives_a_write_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = tmp_path / "checkpoint.safetensors", list[str]()
+    checkpoint.save(path, TENSORS, FACTS)
+    sound = path.read_bytes()
+    checkpoint.save(path, TENSORS, {"step": 8})
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert checkpoint.load_latest(path, said.append)[1] == FACTS
+    assert "damaged" in said[0]
+    replace = os.replace
+
+    def killed(source: Any, target: Any) -> None:
+        if Path(target) == path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(OSError, match="No space"):
+            checkpoint.save(path, TENSORS, {"step": 9})
+    assert path.read_bytes() == checkpoint.previous(path).read_bytes() == sound
+    assert checkpoint.load_latest(path, said.append)[1] == FACTS
+    assert len(said) == 1

@@ -564,6 +564,48 @@ def test_another_environment_is_compared_with_its_own_start_alone(
     assert best.read_bytes() == policy.read_bytes()
 
 
+def test_the_best_policy_of_before_another_environment_is_not_taken_for_the_one_that_is_kept(
+    trained: Any, tmp_path: Path, pays: Any
+) -> None:
+    run = trained("sac", tmp_path / "run")
+    pays([30.0, 30.0, 0.0, 0.0, 2.0, -1.0])
+    finetune(run, env=Judged, steps=5, eval_every=5, quiet=True)
+    finetune(run, env=Dearer, steps=5, eval_every=5, quiet=True)
+    with pytest.raises(FellBelow, match=r"of step 20 \(return 14.0\)"):
+        finetune(run, env=Judged, steps=5, eval_every=5, stop_below=0.0, quiet=True)
+    best, policy = (run.path / name / "weights.safetensors" for name in ("best", "policy"))
+    assert best.read_bytes() == policy.read_bytes()
+
+
+def test_a_part_of_one_step_can_be_prolonged(trained: Any, tmp_path: Path) -> None:
+    whole = online(trained("sac", tmp_path / "whole"), env=Plant, steps=6)
+    run = online(trained("sac", tmp_path / "run"), env=Plant, steps=1)
+    assert len(rows_of(run)["rewards"]) == 1
+    online(run, env=Plant, steps=6)
+    same = [checkpoint.load(each.checkpoint)[0] for each in (whole, run)]
+    assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
+
+
+def test_what_is_built_is_built_with_the_plans_threads(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, seen = ALGORITHMS["sac"], list[int]()
+    sound = kind.batches
+
+    def watched(learner: Any, data: Dataset) -> Any:
+        seen.append(torch.get_num_threads())
+        return sound(learner, data)
+
+    run = trained("sac", tmp_path / "run")
+    monkeypatch.setattr(kind, "batches", watched)
+    torch.set_num_threads(2)
+    train_tiny("sac", tmp_path / "other", steps=5, eval_every=0, threads=1)
+    resume(tmp_path / "other", steps=6, quiet=True)
+    online(run, env=Plant, steps=1)
+    assert seen == [1, 1, 1]
+    assert torch.get_num_threads() == 2
+
+
 def test_an_environment_that_fails_while_it_evaluates_leaves_a_checkpoint_and_is_evaluated_on_resuming(
     trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

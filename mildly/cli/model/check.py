@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
 from mildly.cli.marks import Arg, Mark
 from mildly.cli.output import console, parse, table
 from mildly.data.options import ImportOptions
@@ -68,7 +70,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _data(options: Options) -> Dataset:
-    """The data that are named, or those of the run."""
+    """The data that are named, or those of the run; of these, the episodes that were held out, if any were."""
     from mildly.run import Run
     from mildly.training.reading import reread
 
@@ -77,7 +79,11 @@ def _data(options: Options) -> Dataset:
     if not (Path(options.run) / "run.json").is_file():
         raise MildlyError(f"{options.run}: a model without its run; name the data: --dataset SET.")
     run = Run.open(options.run)
-    return reread(run, run.plan())
+    from mildly.data.select import pick_episodes
+
+    plan = run.plan()
+    data = reread(run, plan)
+    return pick_episodes(data, np.array(plan.held_out)) if plan.held_out else data
 
 
 def _print(found: ModelCheck) -> None:
