@@ -9,6 +9,7 @@ An `AssertionError` says what does not hold. Losses and targets need tests of th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def _small(kind: type[Algorithm], preset: str, fields: Mapping[str, Any]) -> dic
     """Fields that make networks and phases small."""
     small: dict[str, Any] = {name: (8, 8) for name in field_types(kind.Config) if name.endswith("hidden_dims")}
     usual = flatten(make_config(kind, preset, "", fields))
-    phases = {name: value for name, value in usual.items() if name.endswith("steps") and type(value) is int}
+    phases = {name: value for name, value in usual.items() if re.search(r"(^|[._])steps$", name) and type(value) is int}
     small |= {name: min(value, _PHASE_STEPS) for name, value in phases.items()}
     return {**small, "batch_size": _BATCH, **fields}
 

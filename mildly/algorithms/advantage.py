@@ -45,9 +45,9 @@ def family(name: str) -> str | None:
     return next((known for known, names in _FAMILIES.items() if re.fullmatch(names, base_name(name))), None)
 
 
-def family_fields(families: Mapping[str, Mapping[str, Any]], name: str, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """An algorithm's values on the family of a data set, where a preset does not say otherwise."""
-    return {field: value for field, value in families.get(family(name) or "", {}).items() if field not in preset}
+def family_fields(families: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """An algorithm's values on the family of a data set."""
+    return dict(families.get(family(name) or "", {}))
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:

@@ -145,7 +145,7 @@ class Algorithm(Stateful, ABC):
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
-        """The paper's hyperparameters for a data set, as config fields."""
+        """The paper's hyperparameters for a data set, as config fields, where the preset does not say otherwise."""
         return {}
 
     def select(self, dataset: Dataset) -> Dataset:

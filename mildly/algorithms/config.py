@@ -110,8 +110,8 @@ def field_types(config: type[Any]) -> dict[str, Any]:
 
 
 def make_config(algorithm: type[Algorithm], preset: str, dataset: str, fields: Mapping[str, Any]) -> Any:
-    """A config from a preset, the paper's values for the data set, and the user's own fields, the last winning."""
-    known = {**preset_fields(algorithm, preset), **algorithm.for_dataset(dataset, preset)}
+    """A config from the paper's values for the data set, a preset, and the user's own fields, the last winning."""
+    known = {**algorithm.for_dataset(dataset, preset), **preset_fields(algorithm, preset)}
     return build_config(algorithm, {**known, **flatten(fields)})
 
 

@@ -108,7 +108,7 @@ class IQL(Algorithm):
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
         """The authors' values on a family of data sets."""
-        return family_fields(cls.FAMILIES, name, cls.PRESETS[preset])
+        return family_fields(cls.FAMILIES, name)
 
     def build(self, seed: int) -> None:
         c, sizes = self.config, (self.observation_size, self.action_size)

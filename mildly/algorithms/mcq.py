@@ -170,7 +170,7 @@ class MildlyConservative(Algorithm):
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
         """The paper's lam for a data set, and what a preset does on it besides."""
         task, table, lams = base_name(name), TABLE[cls.FORM], TABLE["lam"] | TABLE[cls.FORM]["lam"]
-        lam = {"lam": lams[task]} if task in lams and "lam" not in cls.PRESETS.get(preset, {}) else {}
+        lam = {"lam": lams[task]} if task in lams else {}
         return lam | dict(table["on"].get(preset, {}).get(task, {}))
 
 

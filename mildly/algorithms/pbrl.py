@@ -123,10 +123,9 @@ class PBRL(SAC):
 
     @classmethod
     def for_dataset(cls, name: str, preset: str) -> dict[str, Any]:
-        """The authors' values for a data set, where a preset does not say otherwise."""
+        """The authors' values for a data set."""
         fitting = [fields for names, fields in DATASETS.items() if re.fullmatch(names, base_name(name))]
-        known = {field: value for fields in fitting for field, value in fields.items()}
-        return {field: value for field, value in known.items() if field not in cls.PRESETS[preset]}
+        return {field: value for fields in fitting for field, value in fields.items()}
 
     def build(self, seed: int) -> None:
         super().build(seed)

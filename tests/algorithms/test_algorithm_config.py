@@ -218,3 +218,12 @@ def test_an_algorithm_that_names_no_default_has_its_config_s_own_values():
     assert make_config(Plain, "default", "", {}) == BC.Config()
     with pytest.raises(MildlyError, match=r"unknown preset 'defalt'. Did you mean 'default'"):
         make_config(Plain, "defalt", "", {})
+
+
+def test_a_data_sets_values_give_way_to_the_presets_and_a_method_may_have_no_default() -> None:
+    class Mine(ALGORITHMS["iql"]):  # type: ignore[misc, name-defined]
+        PRESETS: ClassVar = {"paper": {}, "own": {"beta": 7.0}}
+
+    adroit = [make_config(Mine, preset, "pen-human-v0", {}) for preset in ("default", "paper", "own")]
+    assert [(config.beta, config.dropout) for config in adroit] == [(0.5, 0.1), (0.5, 0.1), (7.0, 0.1)]
+    assert make_config(Mine, "own", "pen-human-v0", {"beta": 2.0}).beta == 2.0
