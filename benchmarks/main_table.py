@@ -40,6 +40,7 @@ _VARIANTS = {
     },
 }
 _ENDING = "-recollected"
+_APART = 0.5  # of the space between data sets
 _KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 
 Table = dict[str, dict[str, list[float]]]
@@ -155,7 +156,7 @@ def _cell(found: list[float] | None, best: float) -> str:
 
 
 def draw(table: Table, data: dict[str, float], path: Path) -> None:
-    """A line for each data set: the data's own score, and a dot for each method."""
+    """A line for each data set: the data's own score, and a dot for each method, apart so that none is hidden."""
     from matplotlib.figure import Figure
 
     places = {name: place for place, name in enumerate(reversed(table))}
@@ -163,12 +164,15 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
     axes = figure.subplots()
     own = [data[name] for name in places]
     axes.scatter(own, range(len(own)), marker="|", s=130, color="#555555", label="the data")
-    for method in methods(table)[::-1]:  # the first is drawn last, on top
+    names = methods(table)
+    for method in names[::-1]:  # the first is drawn last, on top
+        apart = _APART * (0.5 - names.index(method) / max(len(names) - 1, 1))
         found = {
             place: statistics.fmean(table[name][method]) for name, place in places.items() if method in table[name]
         }
         color, size = _COLORS.get(method, "#6b6b6b"), 52 if method == "MCQ" else 36
-        axes.scatter(list(found.values()), list(found), s=size, color=color, label=method, zorder=3)
+        heights = [place + apart for place in found]
+        axes.scatter(list(found.values()), heights, s=size, color=color, label=method, zorder=3)
     axes.set_yticks(range(len(places)), list(places))
     axes.set_xlabel("normalized score (0 random, 100 expert)")
     axes.grid(alpha=0.25)
