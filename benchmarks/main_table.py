@@ -27,6 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 NAMES = {algorithm: name for name, algorithm in METHODS.items()}
 _COLORS = {"MCQ": "#0f6cbd", "BC": "#d1661c", "TD3+BC": "#2e8b57", "IQL": "#8a4fbf"}
 _COLORS |= {"BC, best tenth": "#f0b27a", "AWAC": "#c2185b", "SAC": "#8d6e63", "CQL": "#c0a000", "MCQ, λ = 1": "#8fc1ea"}
+_COLORS |= {"MCQ-TD3": "#10337a", "MCQ-TD3, λ = 1": "#7f93c9"}
 _COLORS |= {"MCQ as printed": "#5b5ea6", "as printed, automatic λ": "#00acc1", "as printed, λ = 0.9": "#90a4ae"}
 _VARIANTS = {
     "bc": {"all": "BC", "best-tenth": "BC, best tenth"},
@@ -38,6 +39,7 @@ _VARIANTS = {
         "lam-090": "as printed, λ = 0.9",
         "sac": "SAC",
     },
+    "mcq-td3": {"no-term": "MCQ-TD3, λ = 1"},
 }
 _ENDING = "-recollected"
 _APART = 0.5  # of the space between data sets
@@ -170,7 +172,7 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
         found = {
             place: statistics.fmean(table[name][method]) for name, place in places.items() if method in table[name]
         }
-        color, size = _COLORS.get(method, "#6b6b6b"), 52 if method == "MCQ" else 36
+        color, size = _COLORS.get(method, "#6b6b6b"), 52 if method.startswith("MCQ") else 36
         heights = [place + apart for place in found]
         axes.scatter(list(found.values()), heights, s=size, color=color, label=method, zorder=3)
     axes.set_yticks(range(len(places)), list(places))
