@@ -180,7 +180,8 @@ def draw(table: Table, data: dict[str, float], path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False)
-    figure.legend(frameon=False, ncols=6, loc="outside upper center", columnspacing=1.0, handletextpad=0.2)
+    columns = {"ncols": len(names) + 1, "columnspacing": 0.9, "handletextpad": 0.1, "fontsize": "small"}
+    figure.legend(frameon=False, loc="outside upper center", **columns)
     figure.savefig(path)
 
 
