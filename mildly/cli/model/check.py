@@ -71,6 +71,7 @@ def main(args: Sequence[str]) -> int:
 
 def _data(options: Options) -> Dataset:
     """The data that are named, or those of the run; of these, the episodes that were held out, if any were."""
+    from mildly.data.select import pick_episodes
     from mildly.run import Run
     from mildly.training.reading import reread
 
@@ -79,8 +80,6 @@ def _data(options: Options) -> Dataset:
     if not (Path(options.run) / "run.json").is_file():
         raise MildlyError(f"{options.run}: a model without its run; name the data: --dataset SET.")
     run = Run.open(options.run)
-    from mildly.data.select import pick_episodes
-
     plan = run.plan()
     data = reread(run, plan)
     return pick_episodes(data, np.array(plan.held_out)) if plan.held_out else data
