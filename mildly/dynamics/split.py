@@ -115,9 +115,12 @@ def moments(data: Dataset, rows: Array) -> dict[str, Array]:
     chosen[rows], unknown[unknown_ends(data)] = True, True
     found: dict[str, Array] = {}
     for name, columns in (("input", _inputs), ("target", partial(_targets, unknown=unknown))):
-        parts = list(blocks(len(data)))
-        count = sum(np.isfinite(columns(data, part)[chosen[part]]).sum(axis=0) for part in parts).clip(1)
-        mean = sum(np.nansum(columns(data, part)[chosen[part]], axis=0) for part in parts) / count
+        parts, total, known = list(blocks(len(data))), 0, 0
+        for part in parts:
+            values = columns(data, part)[chosen[part]]
+            total, known = total + np.nansum(values, axis=0), known + np.isfinite(values).sum(axis=0)
+        count = np.maximum(known, 1)
+        mean = total / count
         squares = sum(np.nansum((columns(data, part)[chosen[part]] - mean) ** 2, axis=0) for part in parts)
         std = np.sqrt(squares / count)
         found |= {f"{name}_mean": mean, f"{name}_std": np.where(std <= _ROUNDING * np.abs(mean), 1.0, std)}
