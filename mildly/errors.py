@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -39,6 +40,11 @@ class Stopped(Exception):
         super().__init__(message)
         self.signal_number = signal_number
         self.exit_code = 128 + signal_number
+
+    @classmethod
+    def retold(cls, stopped: Stopped | KeyboardInterrupt, message: str) -> Stopped:
+        """The same stop in other words."""
+        return cls(message, stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], listing: str = "") -> MildlyError:

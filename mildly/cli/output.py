@@ -54,7 +54,7 @@ class Running:
         except Stopped as why:
             if self.out is None:
                 raise
-            raise Stopped(f"{why} Go on with: {shlex.join(('mildly', *command))}", why.signal_number) from why
+            raise Stopped.retold(why, f"{why} Go on with: {shlex.join(('mildly', *command))}") from why
 
 
 def parse(kind: type[T], args: Sequence[str], *, prog: str, description: str) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -249,7 +248,6 @@ def kept_in(out: str | os.PathLike[str] | None) -> Iterator[Path]:
             raise MildlyError(f"{out}: cannot be made ({error.strerror}). Choose another --out.") from error
         yield Path(out)
     except (Stopped, KeyboardInterrupt) as stopped:
-        number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
         nothing = "nothing was kept. With --out DIR the same command goes on where it was stopped."
         told = nothing if out is None else f"the fits so far are kept in {out}."
-        raise Stopped(f"stopped; {told}", number) from stopped
+        raise Stopped.retold(stopped, f"stopped; {told}") from stopped

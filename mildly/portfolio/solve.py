@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shlex
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -249,9 +248,8 @@ def _ending_well(folder: SolveFolder) -> Iterator[None]:
         with cpu_threads(1):
             yield
     except (Stopped, KeyboardInterrupt) as stopped:
-        number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
         again = f"mildly solve --resume {shlex.quote(str(folder.path))}"
-        raise Stopped(f"stopped; nothing is lost. Go on with: {again}", number) from stopped
+        raise Stopped.retold(stopped, f"stopped; nothing is lost. Go on with: {again}") from stopped
 
 
 def _tell_plan(plan: StepPlan, say: Say) -> None:
